@@ -133,13 +133,18 @@ func (c *Core) Next() (Time, bool) {
 
 // Stats are sizes of tables, for metrics and for tests of leaks.
 type Stats struct {
-	Streams, Calls, UnarySessions, InFlight, Outstanding, Locates, Homeless, Timers int
+	Streams, Calls, UnarySessions, InFlight, Outstanding, Locates, Homeless, Timers, Nodes int
 }
 
 // Stats counts.
 func (c *Core) Stats() Stats {
 	st := Stats{Streams: len(c.streams), Calls: len(c.calls), UnarySessions: len(c.unary), InFlight: len(c.byID),
 		Locates: len(c.locates), Homeless: len(c.homeless), Timers: len(c.timers.heap)}
+	for _, n := range c.nodeList {
+		if n.up {
+			st.Nodes++
+		}
+	}
 	for _, s := range c.shardList {
 		st.Outstanding += s.count
 	}
