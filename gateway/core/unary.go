@@ -218,9 +218,13 @@ func (c *Core) unarySession(id Identity, now Time) (*session, *lockv1.Failure) {
 }
 
 func (c *Core) sessionIdle(s *session, now Time) {
-	if len(s.calls) > 0 || len(s.reqs) > 0 || slices.ContainsFunc(s.regs, func(g *reg) bool { return len(g.queue) > 0 }) {
+	wanted := func(r *request) bool { _, ok := r.owner.(*op); return ok }
+	if len(s.calls) > 0 || slices.ContainsFunc(s.reqs, wanted) || slices.ContainsFunc(s.regs, func(g *reg) bool { return len(g.queue) > 0 }) {
 		c.timers.set(&s.idle, now+max(2*s.ttl, time.Minute))
 		return
+	}
+	for len(s.reqs) > 0 { // registrations that nothing waits for
+		c.forget(s.reqs[len(s.reqs)-1])
 	}
 	delete(c.unary, s.id)
 	for _, g := range s.regs {
