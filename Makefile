@@ -1,0 +1,118 @@
+# Everything a contributor or a CI machine needs. `make help` explains itself
+# from the ## comments; a test checks that every target has one.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+# Tools are pinned by modules of their own, so that users of the SDK inherit
+# none of their dependencies, and are built once into BIN.
+BIN := $(CURDIR)/.cache/bin
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# The version comes from -ldflags: the go command's own stamping fails in a
+# checkout that belongs to another user.
+export GOFLAGS := -buildvcs=false
+# The folder of the tools comes first, so that buf finds its plugins there.
+export PATH := $(BIN):$(PATH)
+
+# Limits of one `go test` run; a hang is reported with all its goroutines.
+UNIT_TIMEOUT := 8m
+E2E_TIMEOUT := 10m
+FUZZTIME := 20s
+# Packages with tests of their own kind, run apart from the unit tests.
+APART := /ops/(lint|e2e)$$
+
+.PHONY: help
+help: ## Show this text
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z0-9-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
+
+.PHONY: build
+build: ## Build the binary into bin/mortise
+	@mkdir -p bin
+	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/mortise ./ops/mortise
+
+.PHONY: run
+run: build ## Build and run a three-node cluster in one process: gRPC on 127.0.0.1:7420, HTTP on 7421
+	bin/mortise dev
+
+.PHONY: demo
+demo: build ## Freeze a lock holder, let another take over, and watch the fence refuse the first one's write
+	MORTISE_BIN=$(CURDIR)/bin/mortise go run ./ops/demo
+
+.PHONY: test
+test: deps tools build ## Check everything: house rules, unit tests with -race, end-to-end with real processes
+	( units=$$(go list ./... | grep -vE '$(APART)'); failed=0; \
+	  go test -json -count=1 -timeout $(UNIT_TIMEOUT) ./ops/lint || failed=1; \
+	  go test -json -race -timeout $(UNIT_TIMEOUT) $$units || failed=1; \
+	  MORTISE_BIN=$(CURDIR)/bin/mortise go test -json -count=1 -timeout $(E2E_TIMEOUT) ./ops/e2e || failed=1; \
+	  exit $$failed ) | go run ./ops/testreport
+
+.PHONY: unit
+unit: ## Unit tests only, with -race
+	go test -race -timeout $(UNIT_TIMEOUT) $$(go list ./... | grep -vE '$(APART)')
+
+.PHONY: e2e
+e2e: build ## End-to-end tests only, with real processes; ARGS=-long runs the long forms
+	MORTISE_BIN=$(CURDIR)/bin/mortise go test -count=1 -v -timeout 120m ./ops/e2e -args $(ARGS)
+
+.PHONY: lint
+lint: tools ## House rules, vet, staticcheck, gofmt, buf, generated code, documents
+	go test -count=1 ./ops/lint
+
+.PHONY: generate
+generate: tools ## Regenerate the code that comes from proto/ and from go:generate lines
+	buf generate
+	go generate ./...
+
+.PHONY: fmt
+fmt: ## Format all Go files that are not generated
+	gofmt -w $$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$')
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (20s each)
+	@git grep -hoE --untracked -l '^func Fuzz' -- '*_test.go' | while read -r f; do \
+	  grep -oE '^func Fuzz[A-Za-z0-9_]*' "$$f" | while read -r _ name; do \
+	    echo "== $$name in $$(dirname "$$f")"; \
+	    go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$f")" </dev/null; \
+	  done; \
+	done
+
+.PHONY: bench
+bench: ## Load an endpoint (ENDPOINTS, default 127.0.0.1:7420) and print pairs/s and latencies; ARGS are passed on
+	go run ./ops/bench --endpoints $${ENDPOINTS:-127.0.0.1:7420} $(ARGS)
+
+.PHONY: tools
+tools: $(BIN)/.tools $(BIN)/.buf ## Build the pinned tools into .cache/bin
+
+$(BIN)/.tools: tools/go.mod tools/go.sum
+	@mkdir -p $(BIN)
+	cd tools && GOBIN=$(BIN) go install tool
+	@touch $@
+
+$(BIN)/.buf: tools/buf/go.mod tools/buf/go.sum
+	@mkdir -p $(BIN)
+	cd tools/buf && GOBIN=$(BIN) go install tool
+	@touch $@
+
+# PostgreSQL is for the tests of sdk/fence; the race detector needs a C
+# compiler. Nothing is installed that is there already.
+.PHONY: deps
+deps: ## Install the Debian packages that the tests need, if they are missing (needs root)
+	@need=""; \
+	command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || need="$$need postgresql"; \
+	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
+	if [ -z "$$need" ]; then exit 0; fi; \
+	if ! command -v apt-get >/dev/null; then echo "please install:$$need" >&2; exit 1; fi; \
+	if [ "$$(id -u)" != 0 ]; then echo "please run as root: apt-get install$$need" >&2; exit 1; fi; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get update -q; \
+	case "$$need" in *postgresql*) \
+	  apt-get install -q -y --no-install-recommends postgresql-common; \
+	  sed -i -E 's/^#? *create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf;; esac; \
+	apt-get install -q -y --no-install-recommends $$need
+
+.PHONY: clean
+clean: ## Remove what was built here
+	rm -rf bin .cache
