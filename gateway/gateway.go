@@ -262,6 +262,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 type loopState struct {
 	core.Stats
 	shards, led int
+	routes      uint64
 	at          time.Time
 }
 
@@ -297,7 +298,7 @@ func (g *Gateway) carryOut(out *core.Output) {
 	if out.WantMap {
 		g.maps.refresh()
 	}
-	if st := g.state.Load(); time.Since(st.at) > 200*time.Millisecond {
+	if st := g.state.Load(); st.routes != g.core.Routes() || time.Since(st.at) > 200*time.Millisecond {
 		g.publish()
 	}
 }
@@ -305,7 +306,7 @@ func (g *Gateway) carryOut(out *core.Output) {
 // publish makes the core's sizes and readiness visible to others.
 func (g *Gateway) publish() {
 	ok, shards, led := g.core.Ready()
-	g.state.Store(&loopState{Stats: g.core.Stats(), shards: shards, led: led, at: time.Now()})
+	g.state.Store(&loopState{Stats: g.core.Stats(), shards: shards, led: led, routes: g.core.Routes(), at: time.Now()})
 	if g.ctx.Err() == nil && g.ready.Swap(ok) != ok {
 		s := healthpb.HealthCheckResponse_NOT_SERVING
 		if ok {

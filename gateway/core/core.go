@@ -40,6 +40,7 @@ type Core struct {
 	renewTimer timer
 
 	stopping bool
+	routes   uint64
 }
 
 // node is one exchange stream.
@@ -151,6 +152,9 @@ func (c *Core) Stats() Stats {
 	return st
 }
 
+// Routes changes whenever Ready may have.
+func (c *Core) Routes() uint64 { return c.routes }
+
 // Ready: a map is known and every shard's leader can be reached.
 func (c *Core) Ready() (ok bool, shards, led int) {
 	for _, s := range c.shardList {
@@ -171,6 +175,7 @@ func (c *Core) nodeOut(n *node, out *Output) *NodeSend {
 }
 
 func (c *Core) nodeUp(id uint64, now Time, out *Output) {
+	c.routes++
 	n := c.nodes[id]
 	if n == nil {
 		n = &node{id: id}
@@ -205,6 +210,7 @@ func (c *Core) nodeBeat(n *node, now Time, out *Output) {
 }
 
 func (c *Core) nodeDown(id uint64, now Time, out *Output) {
+	c.routes++
 	n := c.nodes[id]
 	if n == nil || !n.up {
 		return
@@ -250,6 +256,7 @@ func (c *Core) nodeFrame(n *node, f *nodev1.ExchangeResponse, now Time, out *Out
 }
 
 func (c *Core) mapUpdate(m *placementv1.Map, r Router, now Time, out *Output) {
+	c.routes++
 	if m == nil || r == nil || (c.router != nil && m.Generation <= c.generation) {
 		return
 	}

@@ -237,6 +237,7 @@ func (c *Core) learn(h *nodev1.LeaderHint, now Time, out *Output) {
 		return // two leaders of one term do not exist: one of them is a rumour
 	}
 	newTerm := h.Term > s.term
+	c.routes++
 	s.term, s.leader = h.Term, h.Node
 	if h.Node == 0 {
 		return
@@ -272,6 +273,7 @@ func (c *Core) response(n *node, resp *nodev1.Response, now Time, out *Output) {
 		if s.leader == 0 && resp.Failure == nil {
 			// It answered, so it leads.
 			s.leader = n.id
+			c.routes++
 			c.timers.stop(&s.unblock)
 			defer c.dispatch(s, now, out)
 		}
@@ -297,6 +299,7 @@ func (c *Core) refused(n *node, r *request, resp *nodev1.Response, now Time, out
 	case reasonNotLeader, ReasonNoLeader:
 		if s.leader == n.id {
 			s.leader = 0 // suspected; a hint may restore it
+			c.routes++
 		}
 	default:
 		r.doubt = true
