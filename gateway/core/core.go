@@ -2,6 +2,7 @@ package core
 
 import (
 	"slices"
+	"time"
 
 	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
 	nodev1 "github.com/mortise-lock/mortise/proto/mortise/node/v1"
@@ -49,7 +50,8 @@ type node struct {
 	up        bool
 	heardTime uint64 // largest node_time_ms, to be echoed
 	lastHeard Time
-	outAt     int // where in Output.Nodes
+	lastSent  Time // last beat
+	outAt     int  // where in Output.Nodes
 	beat      timer
 }
 
@@ -187,8 +189,8 @@ func (c *Core) nodeUp(id uint64, now Time, out *Output) {
 	if n.up {
 		c.nodeDown(id, now, out)
 	}
-	n.up, n.heardTime, n.lastHeard = true, 0, now
-	c.timers.set(&n.beat, now+beatEvery)
+	n.up, n.heardTime, n.lastHeard, n.lastSent = true, 0, now, now
+	c.timers.set(&n.beat, now+time.Second)
 	c.nodeOut(n, out) // the first frame makes the node tell its leaders
 	for _, s := range c.shardList {
 		if s.leader == id {
@@ -200,13 +202,26 @@ func (c *Core) nodeUp(id uint64, now Time, out *Output) {
 }
 
 func (c *Core) nodeBeat(n *node, now Time, out *Output) {
-	if now-n.lastHeard > staleAfter {
+	if now-n.lastHeard > staleAfter || (now-n.lastHeard > deafAfter && c.owes(n, now)) {
 		out.DropNodes = append(out.DropNodes, n.id)
 		c.nodeDown(n.id, now, out)
 		return
 	}
-	c.nodeOut(n, out)
-	c.timers.set(&n.beat, now+beatEvery)
+	if now-n.lastSent >= beatEvery {
+		c.nodeOut(n, out)
+		n.lastSent = now
+	}
+	c.timers.set(&n.beat, now+time.Second)
+}
+
+// owes: the node has left a request unanswered for long. Waits owe nothing.
+func (c *Core) owes(n *node, now Time) bool {
+	for _, r := range c.byID {
+		if r.node == n.id && now-r.sent > deafAfter && !r.waits {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *Core) nodeDown(id uint64, now Time, out *Output) {

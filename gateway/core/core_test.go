@@ -494,3 +494,42 @@ func TestRenewals(t *testing.T) {
 		t.Errorf("renewals left: %d", len(w.core.renewList))
 	}
 }
+
+// TestDeafNode: a node whose stream is up but whose answers do not come is
+// taken for unreachable, and the others tell who leads (T28).
+func TestDeafNode(t *testing.T) {
+	w := newSim(8, 1, 3)
+	w.boot()
+	a := w.open(1)
+	old := w.shards[0].leader
+	w.lead(w.shards[0], old%3+1)
+	for _, n := range w.nodes {
+		n.out = nil // nobody hears of it
+	}
+	a.acquire("x", 1000)
+	for range 10 {
+		w.nodes[old-1].in = nil // what goes there is lost
+		w.settleForDeaf(old, time.Second)
+		a.send()
+		a.poll()
+		if len(a.tokens) == 1 {
+			return
+		}
+	}
+	t.Fatal("no other way was found within ten seconds")
+}
+
+// settleForDeaf is settleFor while one node neither hears nor speaks.
+func (w *sim) settleForDeaf(deaf uint64, d time.Duration) {
+	for end := w.now + d; w.now < end; {
+		w.nodes[deaf-1].in, w.nodes[deaf-1].out = nil, nil
+		if !w.pass() {
+			at, ok := w.core.Next()
+			if !ok || at > end {
+				at = end
+			}
+			w.now = max(w.now, at)
+			w.step(Input{Kind: Tick})
+		}
+	}
+}

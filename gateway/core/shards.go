@@ -40,6 +40,7 @@ type request struct {
 	from  uint64 // who answered last
 	term  uint64 // the shard's term as known when it was sent
 	sent  Time
+	waits bool // it was answered that it waits
 	pb    nodev1.Request
 	// doubt: an earlier sending may have been applied although its answer was
 	// not heard.
@@ -145,7 +146,7 @@ func (c *Core) ready(s *shardState) *node {
 func (c *Core) send(n *node, r *request, now Time, out *Output) {
 	c.unsend(r)
 	c.lastID++
-	r.id, r.node, r.sent = c.lastID, n.id, now
+	r.id, r.node, r.sent, r.waits = c.lastID, n.id, now, false
 	c.byID[r.id] = r
 	pb := &nodev1.Request{Id: r.id, MapGeneration: c.generation, Op: r.pb.Op}
 	if r.shard != nil {
@@ -173,9 +174,7 @@ func (c *Core) dispatch(s *shardState, now Time, out *Output) {
 	if s.unblock.pos != 0 {
 		return
 	}
-	if s.leader == 0 {
-		c.ask(s, now, out)
-	}
+	c.ask(s, now, out) // no leader is known, or it can't be reached
 	c.backOff(s, now, 0)
 }
 
@@ -281,6 +280,8 @@ func (c *Core) response(n *node, resp *nodev1.Response, now Time, out *Output) {
 	}
 	if resp.GetAcquire().GetWaiting() == nil {
 		c.forget(r)
+	} else {
+		r.waits = true
 	}
 	r.owner.answered(c, r, resp, now, out)
 }

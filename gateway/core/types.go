@@ -207,6 +207,9 @@ const (
 	staleAfter = 30 * time.Second
 	// beatEvery: the longest silence of ours on any stream.
 	beatEvery = 5 * time.Second
+	// deafAfter: a node that says nothing for so long, and owes an answer, is
+	// taken for unreachable.
+	deafAfter = 5 * time.Second
 	// gatherRenewals: how long renewals are gathered into one batch.
 	gatherRenewals = 25 * time.Millisecond
 	// renewRetry: a renewal that nobody covered is asked again after it.
