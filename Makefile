@@ -26,7 +26,7 @@ APART := /ops/(lint|e2e)$$
 
 .PHONY: help
 help: ## Show this text
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z0-9-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST) | sort
 
 .PHONY: build
 build: ## Build the binary into bin/mortise
