@@ -227,10 +227,7 @@ func (c *Core) renewedUnary(s *session, r *nodev1.Renewed, now Time, out *Output
 			c.endRegistration(g, lockv1.LostReason_LOST_REASON_UNSPECIFIED, now, out)
 			g = s.at(sh)
 		}
-		if g.state == regNone {
-			// Registered through another gateway.
-			g.state, g.num, s.hadRegs = regLive, cv.Registration, true
-		}
+		s.met(g, cv.Registration)
 		if g.num != cv.Registration {
 			continue
 		}

@@ -270,9 +270,7 @@ func (c *Core) keepAlive(cl *call, r *lockv1.KeepAliveRequest, now Time, out *Ou
 		cl.loc = nil
 		for _, l := range cl.found {
 			if sh := c.shards[shardID(l.Shard)]; sh != nil {
-				if g := s.at(sh); g.state == regNone {
-					g.state, g.num, s.hadRegs = regLive, l.Registration, true
-				}
+				s.met(s.at(sh), l.Registration)
 			}
 		}
 		// What was covered before it was found counts; the rest is asked again.
@@ -280,6 +278,17 @@ func (c *Core) keepAlive(cl *call, r *lockv1.KeepAliveRequest, now Time, out *Ou
 		c.keepAliveStep(cl, id, now, out)
 	}, now, out)
 	return nil
+}
+
+// met learns of a registration that this gateway did not make, or whose answer
+// to Register is under way.
+func (s *session) met(g *reg, num uint64) {
+	if g.num == 0 {
+		g.num, s.hadRegs = num, true
+		if g.state == regNone {
+			g.state = regLive
+		}
+	}
 }
 
 func (cl *call) addFound(l *nodev1.Located) {
