@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/mortise-lock/mortise/gateway/core"
-	"github.com/mortise-lock/mortise/placement"
 	placementv1 "github.com/mortise-lock/mortise/proto/mortise/placement/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -72,9 +71,9 @@ func (g *Gateway) adopt(m *placementv1.Map, from string) error {
 	if old != nil && m.Generation <= old.Generation {
 		return nil
 	}
-	r, err := placement.RouterFromMap(m)
+	r, err := core.RouterOf(m)
 	if err != nil {
-		return fmt.Errorf("map generation %d from %s: %w", m.Generation, from, err)
+		return fmt.Errorf("from %s: %w", from, err)
 	}
 	g.maps.mu.Lock()
 	g.maps.m = m

@@ -24,11 +24,10 @@ type session struct {
 	renew      renewal
 
 	// Unary only.
-	calls      []*call // those that wait for something of this session
-	idle       timer
-	openedHere bool
-	hadRegs    bool
-	lost       []*lockv1.LostHold
+	calls   []*call // those that wait for something of this session
+	idle    timer
+	hadRegs bool
+	lost    []*lockv1.LostHold
 }
 
 type regState uint8
