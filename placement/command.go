@@ -44,15 +44,15 @@ type UpdateNode struct {
 	Zone *string
 }
 
-// Encode returns the command as the bytes of a log entry.
-func Encode(c Command) []byte {
+// EncodeCommand returns the command as the bytes of a log entry.
+func EncodeCommand(c Command) []byte {
 	b := []byte{commandFormat, byte(c.kind())}
 	return c.appendTo(b)
 }
 
-// Decode reads a command. Every error means that this build can't apply the
+// DecodeCommand reads a command. Every error means that this build can't apply the
 // entry; the host must stop.
-func Decode(data []byte) (Command, error) {
+func DecodeCommand(data []byte) (Command, error) {
 	if len(data) > MaxCommandBytes {
 		return nil, fmt.Errorf("placement command has %d bytes, at most %d are legal: the log is damaged", len(data), MaxCommandBytes)
 	}

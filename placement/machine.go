@@ -73,7 +73,7 @@ func (m *Machine) Apply(index, term uint64, data []byte) (Result, error) {
 		m.applied = index
 		return Result{Map: m.m}, nil
 	}
-	c, err := Decode(data)
+	c, err := DecodeCommand(data)
 	if err != nil {
 		return Result{}, fmt.Errorf("placement: entry %d of term %d: %w", index, term, err)
 	}

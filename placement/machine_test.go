@@ -27,7 +27,7 @@ func testMachine(t testing.TB) *Machine {
 func TestUpdateNode(t *testing.T) {
 	m := testMachine(t)
 	before, copied := m.Map(), proto.CloneOf(m.Map())
-	res, err := m.Apply(11, 6, Encode(UpdateNode{Node: 2, Address: new("10.9.9.9:1"), Zone: new("d")}))
+	res, err := m.Apply(11, 6, EncodeCommand(UpdateNode{Node: 2, Address: new("10.9.9.9:1"), Zone: new("d")}))
 	if err != nil || !res.Changed || res.Refused != nil || res.Map != m.Map() {
 		t.Fatalf("got %+v, %v", res, err)
 	}
@@ -38,7 +38,7 @@ func TestUpdateNode(t *testing.T) {
 		t.Error("a map that was handed out has changed")
 	}
 	present := m.Map()
-	res, err = m.Apply(12, 6, Encode(UpdateNode{Node: 2, Zone: new("d")}))
+	res, err = m.Apply(12, 6, EncodeCommand(UpdateNode{Node: 2, Zone: new("d")}))
 	if err != nil || res.Changed || res.Refused != nil || m.Map() != present {
 		t.Errorf("a repetition gave %+v, %v", res, err)
 	}
@@ -64,7 +64,7 @@ func TestUpdateNodeRefused(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := testMachine(t)
 			before := m.Map()
-			res, err := m.Apply(11, 6, Encode(c.cmd))
+			res, err := m.Apply(11, 6, EncodeCommand(c.cmd))
 			var rule *RuleError
 			if err != nil || !errors.As(res.Refused, &rule) || !strings.Contains(res.Refused.Error(), c.want) {
 				t.Fatalf("got %+v, %v; want %q", res, err, c.want)
@@ -79,7 +79,7 @@ func TestUpdateNodeRefused(t *testing.T) {
 // What this build can't apply stops the host: it must be an error, and change
 // nothing.
 func TestApplyStops(t *testing.T) {
-	good := Encode(UpdateNode{Node: 2, Zone: new("d")})
+	good := EncodeCommand(UpdateNode{Node: 2, Zone: new("d")})
 	for name, data := range map[string][]byte{
 		"one byte":         {1},
 		"newer format":     {2, 1, 0},
@@ -105,7 +105,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	m := testMachine(t)
 	snapshot := m.Snapshot()
 	hash := m.Hash()
-	if _, err := m.Apply(11, 6, Encode(UpdateNode{Node: 1, Zone: new("z")})); err != nil {
+	if _, err := m.Apply(11, 6, EncodeCommand(UpdateNode{Node: 1, Zone: new("z")})); err != nil {
 		t.Fatal(err)
 	}
 	if m.Hash() == hash {
@@ -118,7 +118,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	if back.Hash() != hash || back.Applied() != 10 || snapshot.Index() != 10 {
 		t.Errorf("restored hash %x applied %d", back.Hash(), back.Applied())
 	}
-	if _, err := back.Apply(11, 6, Encode(UpdateNode{Node: 1, Zone: new("z")})); err != nil || back.Hash() != m.Hash() {
+	if _, err := back.Apply(11, 6, EncodeCommand(UpdateNode{Node: 1, Zone: new("z")})); err != nil || back.Hash() != m.Hash() {
 		t.Errorf("replicas differ after a restore (%v)", err)
 	}
 }
@@ -152,7 +152,7 @@ func TestReplicasAgree(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		a, b := testMachine(t), testMachine(t)
 		for i := range rapid.IntRange(1, 20).Draw(rt, "entries") {
-			data := Encode(UpdateNode{
+			data := EncodeCommand(UpdateNode{
 				Node: rapid.Uint64Range(0, 4).Draw(rt, "node"), Address: str.Draw(rt, "address"),
 				HTTPAddress: str.Draw(rt, "http"), Zone: str.Draw(rt, "zone"),
 			})
@@ -172,13 +172,13 @@ func TestReplicasAgree(t *testing.T) {
 	})
 }
 
-func FuzzDecode(f *testing.F) {
-	f.Add(Encode(UpdateNode{Node: 2, Address: new("h:1"), Zone: new("")}))
+func FuzzDecodeCommand(f *testing.F) {
+	f.Add(EncodeCommand(UpdateNode{Node: 2, Address: new("h:1"), Zone: new("")}))
 	f.Add([]byte{1, 1, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := Decode(data)
-		if err == nil && !bytes.Equal(Encode(c), data) {
-			t.Errorf("%x decodes to %+v, which encodes to %x", data, c, Encode(c))
+		c, err := DecodeCommand(data)
+		if err == nil && !bytes.Equal(EncodeCommand(c), data) {
+			t.Errorf("%x decodes to %+v, which encodes to %x", data, c, EncodeCommand(c))
 		}
 	})
 }
