@@ -494,6 +494,10 @@ func (w *sim) serve(n *mnode, req *nodev1.Request) {
 		reply(refuse(codes.Unavailable, "OUTCOME_UNKNOWN"))
 		return
 	}
+	if req.GetAcquire() == nil && w.rng.IntN(1000) < w.unknown {
+		reply(refuse(codes.ResourceExhausted, "SHARD_OVERLOADED"))
+		return
+	}
 	if q := req.GetRegister(); q != nil {
 		id, _ := sessionID(q.SessionId)
 		n.pushFor[id] = true

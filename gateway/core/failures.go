@@ -33,6 +33,8 @@ const (
 	reasonNotLeader      = "NOT_LEADER"
 	reasonOutcomeUnknown = "OUTCOME_UNKNOWN"
 	reasonNotOwner       = "NOT_OWNER"
+	reasonOverloaded     = "SHARD_OVERLOADED"
+	reasonTransferring   = "TRANSFERRING"
 )
 
 // fail builds a Failure.

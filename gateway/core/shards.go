@@ -263,7 +263,10 @@ func (c *Core) response(n *node, resp *nodev1.Response, now Time, out *Output) {
 	r.from = n.id
 	s := r.shard
 	if f := resp.Failure; f != nil && s != nil {
-		if isRetryable(f) || reason(f) == reasonNotOwner {
+		// An overloaded shard is the caller's to hear of before it gets a lock;
+		// what gives back or closes goes on until it is done.
+		overloaded := reason(f) == reasonOverloaded && r.pb.GetAcquire() == nil
+		if isRetryable(f) || reason(f) == reasonNotOwner || overloaded {
 			c.refused(n, r, resp, now, out)
 			return
 		}
@@ -302,6 +305,8 @@ func (c *Core) refused(n *node, r *request, resp *nodev1.Response, now Time, out
 			s.leader = 0 // suspected; a hint may restore it
 			c.routes++
 		}
+	case reasonOverloaded, reasonTransferring:
+		// Nothing was proposed.
 	default:
 		r.doubt = true
 	}
