@@ -2,6 +2,7 @@ package worker
 
 import (
 	"github.com/mortise-lock/mortise/node/logstore"
+	"github.com/mortise-lock/mortise/placement"
 	nodev1 "github.com/mortise-lock/mortise/proto/mortise/node/v1"
 	placementv1 "github.com/mortise-lock/mortise/proto/mortise/placement/v1"
 	"github.com/mortise-lock/mortise/shard"
@@ -26,11 +27,18 @@ type RaftMessage struct {
 	Peer NodeID
 	Msg  *raftpb.Message
 	// SnapshotFile is set on MsgSnap only. Outbound: the local file to stream.
-	// Inbound: the received and verified local file.
+	// Inbound: the received and verified local file, already durable.
 	SnapshotFile string
+	// Inbound MsgSnap only: the state restored from SnapshotFile, its Applied
+	// equal to the snapshot's index. Restored for a lock shard, RestoredMap for
+	// the meta shard. A message without it is dropped and its file removed.
+	Restored    *shard.Machine
+	RestoredMap *placement.Machine
 }
 
-// Request is one command or read that came by a gateway stream.
+// Request is one command or read that came by a gateway stream. Locate goes to
+// every worker of the node: each answers for its own shards, and the host joins
+// the answers.
 type Request struct {
 	Stream StreamID
 	Req    *nodev1.Request
@@ -113,8 +121,8 @@ type Input struct {
 	Unreachable []NodeID
 	// PeersDown are nodes whose connection was refused or reset just now: a
 	// hint that lets followers of leaders there campaign early.
-	PeersDown []NodeID
-	Transfers []Transfer
+	PeersDown    []NodeID
+	Transfers    []Transfer
 	MapProposals []MapProposal
 	// Draining: the node is about to stop; hand every leadership over.
 	Draining bool
@@ -167,14 +175,14 @@ type Log struct {
 // Output is everything to be done after a step. The caller submits Appends to
 // the log store and sends Messages without waiting for the disk.
 type Output struct {
-	Appends        []logstore.Append
-	Messages       []RaftMessage
-	Replies        []Reply
-	Snapshots      []WriteSnapshot
-	RemoveFiles    []string
-	Leaders        []LeaderChange
-	Transfers      []TransferDone
-	MapProposed    []MapProposed
+	Appends     []logstore.Append
+	Messages    []RaftMessage
+	Replies     []Reply
+	Snapshots   []WriteSnapshot
+	RemoveFiles []string
+	Leaders     []LeaderChange
+	Transfers   []TransferDone
+	MapProposed []MapProposed
 	// Map is set when a newer placement map was applied (meta shard).
 	Map  *placementv1.Map
 	Logs []Log
