@@ -78,8 +78,8 @@ func (r *replica) tryCampaign(budget *int) {
 // ticked is what a replica does at every tick besides raft's own.
 func (r *replica) ticked(campaigns *int) {
 	if r.early.on {
-		switch _, leaderDown := r.w.down[r.node(r.lead)]; {
-		case r.leading, r.lead != 0 && !leaderDown, r.early.tries <= 0:
+		switch {
+		case r.leading, r.lead != 0, r.early.tries <= 0:
 			r.early = earlyCampaign{}
 		case r.state == raft.StateCandidate:
 			// Its election runs.

@@ -59,7 +59,6 @@ func (r *replica) takeDue() {
 
 func (r *replica) timeToLog() bool {
 	if r.forceTime {
-		r.forceTime = false
 		return true
 	}
 	if !r.ready || r.w.now-r.timeLogged < logTimeEvery {

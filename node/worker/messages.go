@@ -17,6 +17,7 @@ func (w *Worker) message(m *RaftMessage) {
 		}
 		return
 	}
+	delete(w.down, m.Peer) // it speaks, so it is up again
 	switch m.Msg.GetType() {
 	case raftpb.MsgSnap:
 		r.stepSnapshot(m)

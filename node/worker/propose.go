@@ -134,7 +134,7 @@ func (r *replica) propose() {
 	}
 	r.proposed += uint64(len(made))
 	r.pending = append(r.pending, made...)
-	r.timeLogged = r.w.now
+	r.timeLogged, r.forceTime = r.w.now, false
 	r.w.counters.Proposals += uint64(len(made))
 	for i := range made {
 		r.w.counters.Commands += uint64(len(made[i].ops))

@@ -212,6 +212,9 @@ func (r *replica) storeAppend(m *raftpb.Message) {
 		r.install(m.GetSnapshot(), &a)
 	}
 	r.log.append(m.GetEntries())
+	if r.leading && r.state == raft.StateLeader && r.log.last() != r.proposed {
+		panic(fmt.Sprintf("worker: shard %d leads with a log that ends at %d, and counted %d", r.shard, r.log.last(), r.proposed))
+	}
 	for _, e := range m.GetEntries() {
 		r.snap.bytes += size(e)
 	}
@@ -295,7 +298,7 @@ func (r *replica) becomeReady() {
 	if t := r.m.Time(); t > r.leaderTime() {
 		r.clock = leaderClock{base: t, at: r.w.now}
 	}
-	r.leases = lease.NewTable(r.m.Stats().Registrations)
+	r.leases = lease.NewTable(int(r.m.Stats().Registrations))
 	r.m.Registrations(func(v shard.RegistrationView) bool {
 		r.leases.Grant(v.Registration, v.TTL, now)
 		return true
