@@ -1,0 +1,7 @@
+//go:build !linux
+
+package mortise
+
+import "time"
+
+func bootClock() time.Duration { return monotonic() }
