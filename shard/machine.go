@@ -25,6 +25,7 @@ type Machine struct {
 
 	// leftovers are ended registrations of which something is still to be removed.
 	leftovers []endedReg
+	removals  removals
 
 	// Of the entry being applied.
 	batch   Batch
@@ -61,6 +62,7 @@ func New(cfg Config) *Machine {
 func newMachine() *Machine {
 	m := &Machine{
 		cow:      newCow(),
+		removals: defaultRemovals,
 		sessions: make(map[SessionID]uint32),
 		numbers:  make(map[Registration]uint32),
 	}
@@ -92,13 +94,15 @@ func (m *Machine) Limits() Limits { return m.limits }
 // Selectors are the names that the shard owns. The caller must not change them.
 func (m *Machine) Selectors() []Selector { return m.owns }
 
-// Removals per apply beyond what the entry's own commands touch: they bound
-// the work that leftovers of ended registrations add to an entry.
-const (
-	reapPerApply   = 128
-	forgetPerApply = 256
-	idlePerApply   = 128
-)
+// removals bound, per apply and beyond what the entry's own commands touch, the
+// work that removing leftovers adds to an entry.
+type removals struct {
+	holds    int // and outcomes of ended registrations
+	outcomes int // whose time is over
+	delays   int // that are over and that nobody waits for
+}
+
+var defaultRemovals = removals{holds: 128, outcomes: 256, delays: 128}
 
 // Apply applies one entry. index must be the successor of Applied. Empty data
 // (raft's own entries) is legal. After an error nothing has changed and the
@@ -175,14 +179,14 @@ func (m *Machine) event(e Event) { m.out.Events = append(m.out.Events, e) }
 // tidy removes a bounded part of what is over by rule. Nothing that anyone can
 // observe depends on how far it has come (invariant 9).
 func (m *Machine) tidy() {
-	m.reap(reapPerApply)
-	for i := 0; i < forgetPerApply && m.outcomes.head != none; i++ {
+	m.reap(m.removals.holds)
+	for i := 0; i < m.removals.outcomes && m.outcomes.head != none; i++ {
 		if m.remembers(m.acqs.at(m.outcomes.head)) {
 			break
 		}
 		m.forget(m.outcomes.head)
 	}
-	for i := 0; i < idlePerApply; i++ {
+	for i := 0; i < m.removals.delays; i++ {
 		t, ok := m.idle.first()
 		if !ok || t.at > m.time {
 			break
