@@ -32,6 +32,12 @@ type history struct {
 	open   []*Snapshot
 	hashes []uint64
 	seq    uint64
+	log    []entry // since cfg.Index
+}
+
+type entry struct {
+	term uint64
+	data []byte
 }
 
 func newHistory(t testing.TB, seed int64) *history {
@@ -210,6 +216,7 @@ func (h *history) step() {
 func (h *history) apply(b Batch) {
 	t := h.t
 	data := b.AppendTo(nil)
+	h.log = append(h.log, entry{h.term, data})
 	h.model.apply(h.term, b)
 	for i, m := range h.rep {
 		var out Outcome
@@ -357,11 +364,19 @@ func (h *history) replace() {
 	if m.Hash() != h.hashes[k] {
 		h.t.Fatal("a restored snapshot has another hash")
 	}
-	if s.Index() == h.rep[0].Applied() {
-		i := h.rng.Intn(len(h.rep))
-		m.removals = h.rep[i].removals
-		h.rep[i] = m
+	// It replays the tail of the log and takes a replica's place.
+	i := h.rng.Intn(len(h.rep))
+	m.removals = h.rep[i].removals
+	var out Outcome
+	for _, e := range h.log[s.Index()-h.cfg.Index:] {
+		if err := m.Apply(m.Applied()+1, e.term, e.data, &out); err != nil {
+			h.t.Fatal(err)
+		}
 	}
+	if m.Hash() != h.rep[i].Hash() {
+		h.t.Fatal("a restarted replica has another hash")
+	}
+	h.rep[i] = m
 	s.Close()
 	h.open = slices.Delete(h.open, k, k+1)
 	h.hashes = slices.Delete(h.hashes, k, k+1)
