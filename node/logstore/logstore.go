@@ -6,9 +6,20 @@
 package logstore
 
 import (
+	"errors"
+
 	"github.com/mortise-lock/mortise/shard"
 	"go.etcd.io/raft/v3/raftpb"
 )
+
+// ErrCorrupt: what is stored cannot be trusted (a failed checksum, a gap, an
+// impossible combination). The node must not go on; its disk is to be replaced
+// and the node joins anew under a new id.
+var ErrCorrupt = errors.New("log store is corrupt")
+
+// ErrInvalid: a step that would leave an impossible state was submitted. It is
+// a bug of the caller; nothing of the step is stored.
+var ErrInvalid = errors.New("invalid step for the log store")
 
 // HardState is raft's durable triple. It is written whole.
 type HardState struct {

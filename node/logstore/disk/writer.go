@@ -1,0 +1,258 @@
+package disk
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/mortise-lock/mortise/node/logstore"
+)
+
+const (
+	// maxInFlight is how many batches may wait for their sync. With one, steps
+	// that come during a sync share the next one.
+	maxInFlight = 1
+	// maxUnsynced is how many steps without NeedSync may gather before they are
+	// synced and reported nevertheless.
+	maxUnsynced = 1 << 14
+)
+
+// queued is a step that waits for the writer.
+type queued struct {
+	step logstore.Append
+	at   time.Time
+}
+
+// flight is a batch that waits for its sync, with all steps that become durable
+// with it.
+type flight struct {
+	batch *pebble.Batch
+	steps []logstore.Append
+	seq   uint64
+	// oldest is when the first of the steps was submitted, begun when the sync
+	// was asked for.
+	oldest, begun time.Time
+}
+
+// Submit queues steps. It does not wait for the disk. After a failure or Close
+// it does nothing. A step that cannot be (logstore.ErrInvalid) makes the store
+// fail.
+func (s *Store) Submit(steps []logstore.Append) {
+	if len(steps) == 0 {
+		return
+	}
+	if !s.loaded.Load() {
+		s.fail(fmt.Errorf("%w: Submit before Load", logstore.ErrInvalid))
+		return
+	}
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing || s.Failed() != nil {
+		return
+	}
+	for i := range steps {
+		s.queue = append(s.queue, queued{steps[i], now})
+	}
+	s.wake.Broadcast()
+}
+
+// write is the writer goroutine.
+func (s *Store) write() {
+	defer close(s.writerDone)
+	defer close(s.flights)
+	err := func() (err error) {
+		defer s.recovered(&err)
+		return s.writeAll()
+	}()
+	if err != nil {
+		s.fail(err)
+	}
+}
+
+// writeAll writes batches until Close or failure. Whole steps only: a step
+// larger than maxBatchBytes gets a batch of its own.
+func (s *Store) writeAll() error {
+	var (
+		enc encoder
+		// lazy are steps that are written but wait for somebody else's sync.
+		lazy   []logstore.Append
+		oldest time.Time
+	)
+	for {
+		s.mu.Lock()
+		for s.Failed() == nil && (s.inFlight >= maxInFlight || len(s.queue) == 0 && !s.closing) {
+			s.wake.Wait()
+		}
+		if s.Failed() != nil {
+			s.mu.Unlock()
+			return nil
+		}
+		closing := s.closing && len(s.queue) == 0
+		steps, at := s.take()
+		s.mu.Unlock()
+
+		if closing && len(lazy) == 0 {
+			return nil
+		}
+		sync := closing || len(lazy)+len(steps) > maxUnsynced
+		size := 0
+		for i := range steps {
+			size += stepSize(&steps[i])
+			sync = sync || steps[i].NeedSync
+		}
+		b := s.db.NewBatchWithSize(size + 256)
+		for i := range steps {
+			if err := s.stepInto(b, &enc, &steps[i]); err != nil {
+				return err
+			}
+		}
+		s.stats.seq++
+		enc.value = appendNumber(enc.value[:0], s.stats.seq)
+		if err := b.Set(keySeq, seal(keySeq, enc.value), nil); err != nil {
+			return err
+		}
+		s.stats.bytes.Add(uint64(b.Len()))
+		s.stats.steps.Add(uint64(len(steps)))
+		if len(lazy) == 0 {
+			oldest = at
+		}
+		lazy = append(lazy, steps...)
+		if !sync {
+			if err := s.db.Apply(b, pebble.NoSync); err != nil {
+				return err
+			}
+			if err := b.Close(); err != nil {
+				return err
+			}
+			continue
+		}
+		f := flight{batch: b, steps: lazy, seq: s.stats.seq, oldest: oldest, begun: time.Now()}
+		lazy = nil
+		s.stats.waiting.Store(int64(f.oldest.Sub(s.stats.start)) + 1)
+		if err := s.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.inFlight++
+		s.mu.Unlock()
+		s.flights <- f
+	}
+}
+
+// take removes up to a batch of steps from the queue. Called with mu held.
+func (s *Store) take() (steps []logstore.Append, oldest time.Time) {
+	n, size := 0, 0
+	for n < len(s.queue) && (n == 0 || size < maxBatchBytes) {
+		size += stepSize(&s.queue[n].step)
+		n++
+	}
+	if n > 1 && size > maxBatchBytes {
+		n-- // the last one did not fit
+	}
+	if n == 0 {
+		return nil, oldest
+	}
+	oldest = s.queue[0].at
+	steps = make([]logstore.Append, n)
+	for i := range steps {
+		steps[i] = s.queue[i].step
+	}
+	rest := copy(s.queue, s.queue[n:])
+	clear(s.queue[rest:])
+	s.queue = s.queue[:rest]
+	return steps, oldest
+}
+
+func (s *Store) stepInto(b *pebble.Batch, enc *encoder, a *logstore.Append) error {
+	r := s.shards[a.Shard]
+	p, err := r.step(a)
+	if err != nil {
+		return err
+	}
+	if err := enc.write(b, a, &p); err != nil {
+		return err
+	}
+	if r == nil {
+		r = new(replica)
+		s.shards[a.Shard] = r
+	}
+	*r = p.next
+	return nil
+}
+
+// await is the goroutine that waits for syncs and reports them, in order.
+func (s *Store) await() {
+	defer close(s.waiterDone)
+	for f := range s.flights {
+		// The same goroutine for all: a failed sync is seen before any later one
+		// is looked at.
+		err := func() (err error) {
+			defer s.recovered(&err)
+			return f.batch.SyncWait()
+		}()
+		if err != nil {
+			s.fail(fmt.Errorf("the log could not be synced to disk: %w", err))
+			continue
+		}
+		if s.Failed() != nil {
+			continue
+		}
+		s.stats.synced(time.Since(f.begun))
+		s.marks.durable.Store(f.seq)
+		s.mu.Lock()
+		s.inFlight--
+		s.stats.waiting.Store(0)
+		s.wake.Broadcast()
+		s.mu.Unlock()
+		if s.opts.OnSynced != nil {
+			s.opts.OnSynced(f.steps)
+		}
+		if err := f.batch.Close(); err != nil {
+			s.fail(err)
+		}
+	}
+}
+
+// Close writes and reports everything submitted, then closes. After a failure
+// it only waits for the goroutines; the lock on the directory stays until the
+// process ends, because Pebble cannot be closed safely then. The error is the
+// failure, if there was one.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closing = true
+	s.wake.Broadcast()
+	s.mu.Unlock()
+	<-s.writerDone
+	<-s.waiterDone
+	s.stopWatermarks()
+	if err := s.Failed(); err != nil {
+		return err
+	}
+	return s.guard(s.closePebble)
+}
+
+// closePebble leaves an empty WAL behind, so that all that is stored is under
+// checksums whose absence would be noticed.
+func (s *Store) closePebble() (err error) {
+	keep := func(e error) {
+		if err == nil && e != nil {
+			err = s.explain(e)
+		}
+	}
+	keep(s.db.Flush())
+	if err == nil {
+		keep(s.writeWatermark(s.stats.seq))
+	}
+	if s.Failed() != nil {
+		return s.Failed()
+	}
+	keep(s.db.Close())
+	keep(s.lock.Close())
+	keep(s.health.Close())
+	return err
+}
