@@ -37,7 +37,7 @@ func DefaultLimits() Limits {
 		WaitersPerName:           100_000,
 		WaitsPerRegistration:     8_192,
 		HoldsPerRegistration:     1_000_000,
-		ContendedPerRegistration: 16_384,
+		ContendedPerRegistration: 8_192,
 		OutcomesPerRegistration:  65_536,
 		EventsPerRegistration:    128,
 	}

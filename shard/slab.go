@@ -18,14 +18,10 @@ const (
 	pageMask  = pageSize - 1
 )
 
-type page[T any] struct {
-	made uint64 // cow.now when the page was made or copied
-	rec  [pageSize]T
-}
-
 type slab[T any] struct {
-	pages []*page[T]
-	next  uint32 // handles from here on were never given out
+	pages []*[pageSize]T
+	made  []uint64 // per page: cow.now when it was made or copied
+	next  uint32   // handles from here on were never given out
 	free  []uint32
 }
 
@@ -73,18 +69,16 @@ func (c *cow) isShared(made uint64) bool {
 	return made <= c.shared
 }
 
-func (s *slab[T]) at(h uint32) *T { return &s.pages[h>>pageShift].rec[h&pageMask] }
+func (s *slab[T]) at(h uint32) *T { return &s.pages[h>>pageShift][h&pageMask] }
 
 func (s *slab[T]) mut(c *cow, h uint32) *T {
-	p := s.pages[h>>pageShift]
-	if p.made <= c.shared && c.isShared(p.made) {
-		n := new(page[T])
-		*n = *p
-		n.made = c.now
-		s.pages[h>>pageShift] = n
-		p = n
+	k := h >> pageShift
+	if made := s.made[k]; made <= c.shared && c.isShared(made) {
+		p := new([pageSize]T)
+		*p = *s.pages[k]
+		s.pages[k], s.made[k] = p, c.now
 	}
-	return &p.rec[h&pageMask]
+	return &s.pages[k][h&pageMask]
 }
 
 // add gives out a handle whose record is zero.
@@ -100,7 +94,8 @@ func (s *slab[T]) add(c *cow) uint32 {
 	h := s.next
 	s.next++
 	if int(h>>pageShift) == len(s.pages) {
-		s.pages = append(s.pages, &page[T]{made: c.now})
+		s.pages = append(s.pages, new([pageSize]T))
+		s.made = append(s.made, c.now)
 	}
 	return h
 }
@@ -114,7 +109,7 @@ func (s *slab[T]) remove(c *cow, h uint32) {
 
 // view is the slab as it is now, for reading by a snapshot.
 func (s *slab[T]) view() slab[T] {
-	return slab[T]{pages: append([]*page[T](nil), s.pages...), next: s.next}
+	return slab[T]{pages: append([]*[pageSize]T(nil), s.pages...), next: s.next}
 }
 
 // Names are kept in cells whose size is a multiple of nameGrain, one family of
