@@ -91,7 +91,7 @@ func startDev(t *testing.T, nodes int, args ...string) *cluster {
 	// Runs before the cleanup of dev itself: its children first.
 	c.dev = start(t, "mortise dev", exec.Command(binary, args...))
 	t.Cleanup(c.killAll)
-	log := c.dev.waitLog(t, "ready", time.Minute)
+	log := c.dev.waitLog(t, `\bready\b`, time.Minute)
 	t.Logf("mortise dev with %d nodes was ready after %v", nodes, time.Since(begun).Round(time.Millisecond))
 	printed := commandLines(log)
 	pids, err := filepath.Glob(filepath.Join(c.dir, "*", "pid"))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -109,18 +110,19 @@ func (p *process) ended(t *testing.T, within time.Duration) int {
 	return -1
 }
 
-// waitLog waits until the log contains text, and returns the log.
-func (p *process) waitLog(t *testing.T, text string, within time.Duration) string {
+// waitLog waits until the log matches a pattern, and returns the log.
+func (p *process) waitLog(t *testing.T, pattern string, within time.Duration) string {
 	t.Helper()
 	var log []byte
-	eventually(t, within, fmt.Sprintf("%q in the log of %s", text, p.name), func() error {
+	re := regexp.MustCompile(pattern)
+	eventually(t, within, fmt.Sprintf("%q in the log of %s", pattern, p.name), func() error {
 		log, _ = os.ReadFile(p.log)
-		if bytes.Contains(log, []byte(text)) {
+		if re.Match(log) {
 			return nil
 		}
 		select {
 		case <-p.done:
-			t.Fatalf("%s ended (%v) without %q in its log:\n%s", p.name, p.err, text, tail(p.log, 6000))
+			t.Fatalf("%s ended (%v) without %q in its log:\n%s", p.name, p.err, pattern, tail(p.log, 6000))
 		default:
 		}
 		return errors.New("not yet")

@@ -175,3 +175,13 @@ func shape(at string, want, got any) string {
 	}
 	return ""
 }
+
+// TestDemo runs `make demo` with a short freeze; it checks itself.
+func TestDemo(t *testing.T) {
+	demo := exec.Command("go", "run", "./ops/demo", "--binary", binary, "--ttl", "2s", "--freeze", "4s")
+	demo.Dir = repository
+	out, err := demo.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "paid once, by B") {
+		t.Errorf("the demo failed: %v\n%s", err, out)
+	}
+}

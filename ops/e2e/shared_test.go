@@ -33,7 +33,7 @@ func (s *sharedDev) use(t *testing.T) *sharedDev {
 		s.proc, s.err = spawn("mortise dev", filepath.Join(s.dir, "log"),
 			exec.Command(binary, "dev", "--data", filepath.Join(s.dir, "data"), "--grpc", s.grpc, "--http", s.http))
 		if s.err == nil {
-			s.proc.waitLog(t, "ready", time.Minute)
+			s.proc.waitLog(t, `\bready\b`, time.Minute)
 			s.startTime = time.Since(begun)
 		}
 	})
