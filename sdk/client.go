@@ -296,4 +296,3 @@ func (c *Client) Describe(ctx context.Context, name string) (LockInfo, error) {
 	}
 	return info, nil
 }
-

@@ -83,7 +83,9 @@ func (m *Model) Holds() []*Hold { return m.holds }
 // Waits counts what waits.
 func (m *Model) Waits() int { return len(m.waits) }
 
-func (m *Model) shard(name string) uint32 { return 1 + uint32(len(name)+int(name[len(name)-1]))%m.Shards }
+func (m *Model) shard(name string) uint32 {
+	return 1 + uint32(len(name)+int(name[len(name)-1]))%m.Shards
+}
 
 // Frame takes a frame of a stream.
 func (m *Model) Frame(stream uint64, f *lockv1.SessionRequest, now Time) {
