@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math/bits"
 
 	"github.com/mortise-lock/mortise/node/logstore"
 	"github.com/mortise-lock/mortise/shard"
@@ -113,10 +114,12 @@ func (r *reader) end() error {
 	return r.err
 }
 
-// entrySize is the largest size of an entry's value.
+// entrySize is the exact size of an entry's value.
 func entrySize(e *raftpb.Entry) int {
-	return sumLen + 2*binary.MaxVarintLen64 + len(e.GetData())
+	return sumLen + uvarintLen(e.GetTerm()) + uvarintLen(uint64(e.GetType())) + len(e.GetData())
 }
+
+func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
 func appendEntry(b []byte, e *raftpb.Entry) []byte {
 	b = append(b, 0, 0, 0, 0)

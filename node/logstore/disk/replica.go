@@ -112,8 +112,7 @@ func (c *encoder) write(b *pebble.Batch, a *logstore.Append, p *plan) error {
 	for _, e := range a.Entries {
 		op := b.SetDeferred(entryKeyLen, entrySize(e))
 		entryKey(op.Key[:0], a.Shard, e.GetIndex())
-		v := seal(op.Key, appendEntry(op.Value[:0], e))
-		op.Value = v
+		seal(op.Key, appendEntry(op.Value[:0], e))
 		if err := op.Finish(); err != nil {
 			return err
 		}
