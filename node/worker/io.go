@@ -173,7 +173,9 @@ type Log struct {
 }
 
 // Output is everything to be done after a step. The caller submits Appends to
-// the log store and sends Messages without waiting for the disk.
+// the log store and sends Messages without waiting for the disk. The next Step
+// with the same Output reuses its slices: who keeps one copies it. What the
+// elements point to is not touched again.
 type Output struct {
 	Appends     []logstore.Append
 	Messages    []RaftMessage

@@ -318,10 +318,12 @@ func (r *replica) becomeReady() {
 func (r *replica) endOffice() {
 	r.leading, r.ready = false, false
 	r.failPending()
-	r.failQueue()
 	r.failWaiters()
 	r.failReads()
 	r.loseTransfer()
+	if r.move.phase != moveWatching {
+		r.failQueue()
+	} // else as soon as it can be said who leads now
 	r.own = nil
 	r.leases, r.streams, r.waiters = nil, nil, nil
 	r.dueInLog = false

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/cryptotest"
 
 	"github.com/mortise-lock/mortise/node/logstore"
 	"github.com/mortise-lock/mortise/placement"
@@ -47,6 +48,7 @@ type sim struct {
 	transfers  map[uint64]TransferDone
 	proposed   map[uint64]MapProposed
 	snapshotOK func(to NodeID) bool
+	trace      func(n *simNode, in *Input, out *Output)
 }
 
 type simNode struct {
@@ -106,6 +108,7 @@ func (h *netHeap) Pop() any {
 }
 
 func newSim(t *testing.T, seed uint64, nodes, shards int, opts ...func(*sim)) *sim {
+	cryptotest.SetGlobalRandom(t, seed) // raft's election jitter
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: second, delayMax: 1 * milli, cut: map[[2]NodeID]bool{},
 		responses: map[uint64][]*nodev1.Response{}, transfers: map[uint64]TransferDone{}, proposed: map[uint64]MapProposed{}}
 	for i := range shards {
@@ -390,6 +393,9 @@ func (n *simNode) step() {
 	s := n.s
 	n.in.Now, n.in.WallMS = s.now, int64(s.now/milli)
 	n.w.Step(&n.in, &n.out)
+	if s.trace != nil {
+		s.trace(n, &n.in, &n.out)
+	}
 	n.in = Input{Draining: n.draining}
 	o := &n.out
 	if o.Fatal != nil {

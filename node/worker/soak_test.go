@@ -2,10 +2,13 @@ package worker
 
 import (
 	"flag"
+	"fmt"
+	"hash/fnv"
 	"testing"
 
 	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
 	nodev1 "github.com/mortise-lock/mortise/proto/mortise/node/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 var soakSeeds = flag.Int("soak.seeds", 6, "seeds of the randomised soak")
@@ -209,11 +212,14 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-func runSoak(t *testing.T, seed uint64) {
+func runSoak(t *testing.T, seed uint64, opts ...func(*sim)) {
 	nodes := 3 + 2*int(seed%2)
 	s := newSim(t, seed, nodes, 1, func(s *sim) {
 		s.policy = SnapshotPolicy{Entries: 150, KeepEntries: 20}
 		s.drop, s.dup, s.delayMax = 0.01, 0.02, 5*milli
+		for _, o := range opts {
+			o(s)
+		}
 	})
 	k := &soak{sim: s, byID: map[uint64]*soaker{}, tokens: map[string]uint64{}}
 	s.waitLeader(1)
@@ -316,6 +322,37 @@ func runSoak(t *testing.T, seed uint64) {
 			c.Misdirected += x.Misdirected
 		}
 		t.Logf("seed %d: %d grants, %d transfers, %+v", seed, k.grants, transferID, c)
+	}
+}
+
+// TestDeterminism (W9): the same inputs give the same outputs, byte for byte.
+func TestDeterminism(t *testing.T) {
+	var sums [2]uint64
+	for i := range sums {
+		h := fnv.New64a()
+		clientSeq = 0
+		runSoak(t, 3, func(s *sim) {
+			s.trace = func(n *simNode, _ *Input, o *Output) {
+				fmt.Fprint(h, n.id, s.now, o.Next, len(o.Snapshots), o.RemoveFiles, o.Leaders, o.Transfers, o.Logs)
+				for _, m := range o.Messages {
+					b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m.Msg)
+					fmt.Fprint(h, m.Shard, m.Peer, b)
+				}
+				for _, a := range o.Appends {
+					fmt.Fprint(h, a.Shard, len(a.Entries), a.HardState, a.NeedSync, a.TruncateTo, len(a.Responses))
+				}
+				for _, r := range o.Replies {
+					for _, m := range []proto.Message{r.Response, r.Renewed, r.Push} {
+						b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+						fmt.Fprint(h, r.Stream, b)
+					}
+				}
+			}
+		})
+		sums[i] = h.Sum64()
+	}
+	if sums[0] != sums[1] {
+		t.Fatal("two runs from the same seed differ")
 	}
 }
 

@@ -159,6 +159,9 @@ func (r *replica) finishTransfer(leader NodeID, err error) {
 		r.w.out.Transfers = append(r.w.out.Transfers, TransferDone{ID: r.move.id, Leader: leader, Err: err})
 	}
 	r.move = transfer{}
+	if !r.leading {
+		r.failQueue()
+	}
 }
 
 // loseTransfer: the office ended, by the transfer or otherwise.
