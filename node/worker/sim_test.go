@@ -28,7 +28,7 @@ const (
 // sim is a cluster of workers on one thread and virtual time, over a modelled
 // network and modelled disks.
 type sim struct {
-	t     *testing.T
+	t     testing.TB
 	rng   *rand.Rand
 	now   Time
 	nodes []*simNode
@@ -107,8 +107,10 @@ func (h *netHeap) Pop() any {
 	return x
 }
 
-func newSim(t *testing.T, seed uint64, nodes, shards int, opts ...func(*sim)) *sim {
-	cryptotest.SetGlobalRandom(t, seed) // raft's election jitter
+func newSim(t testing.TB, seed uint64, nodes, shards int, opts ...func(*sim)) *sim {
+	if t, ok := t.(*testing.T); ok {
+		cryptotest.SetGlobalRandom(t, seed) // raft's election jitter
+	}
 	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 7)), now: second, delayMax: 1 * milli, cut: map[[2]NodeID]bool{},
 		responses: map[uint64][]*nodev1.Response{}, transfers: map[uint64]TransferDone{}, proposed: map[uint64]MapProposed{}}
 	for i := range shards {
