@@ -60,7 +60,7 @@ func startPostgres(bin string) (err error) {
 	if pg.dir, err = os.MkdirTemp("", "fence-pg-"); err != nil {
 		return err
 	}
-	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGINT}
+	attr := &syscall.SysProcAttr{}
 	if os.Getuid() == 0 {
 		u, err := user.Lookup("postgres")
 		if err != nil {
@@ -93,7 +93,7 @@ func startPostgres(bin string) (err error) {
 	}
 	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", strconv.Itoa(pg.port), "-k", pg.dir,
 		"-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=40")
-	cmd.SysProcAttr, cmd.Dir, cmd.Stdout, cmd.Stderr = &syscall.SysProcAttr{Credential: attr.Credential}, pg.dir, log, log
+	cmd.SysProcAttr, cmd.Dir, cmd.Stdout, cmd.Stderr = attr, pg.dir, log, log
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -3,7 +3,9 @@ package core
 import (
 	"container/heap"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -53,13 +55,11 @@ type sim struct {
 
 // link is one stream between a client and the service.
 type link struct {
-	c              *simClient
-	id             StreamID
-	up, down       bool // a direction that works
-	open           bool
-	upAt, downAt   Time // order is kept
-	gone           bool
-	serverSideOpen bool
+	c            *simClient
+	id           StreamID
+	up, down     bool // a direction that works
+	upAt, downAt Time // order is kept
+	gone         bool
 }
 
 type grantView struct {
@@ -82,7 +82,6 @@ type simClient struct {
 	views  map[ID]*grantView
 	covers map[Registration]Time
 	links  map[StreamID]*link
-	lostAt map[ID]Time
 	inbox  []func()
 	wakeID int
 }
@@ -275,7 +274,7 @@ func runSim(t *testing.T, seed uint64) map[string]int {
 	}
 	for i, rate := range []float64{1.01, 0.99, 1, 1.005} {
 		c := &simClient{s: s, name: fmt.Sprint("client", i), rate: rate, views: map[ID]*grantView{}, covers: map[Registration]Time{},
-			links: map[StreamID]*link{}, lostAt: map[ID]Time{}}
+			links: map[StreamID]*link{}}
 		s.cl = append(s.cl, c)
 		ttl := time.Duration(1+s.rnd.IntN(10)) * time.Second
 		c.core = New(Config{Client: c.name, TTL: ttl, DriftPPM: 21_000, Endpoints: 1 + i, RetryBase: 25 * time.Millisecond,
@@ -293,15 +292,8 @@ func runSim(t *testing.T, seed uint64) map[string]int {
 	}
 	beat()
 	act()
-	s.after(storm, func() {
-		s.calm = true
-		for _, l := range s.links {
-			if !l.up || !l.down {
-				// A direction that swallows stays that way: the client must leave it.
-				continue
-			}
-		}
-	})
+	// A direction that swallows stays that way: the client must leave it.
+	s.after(storm, func() { s.calm = true })
 	for len(s.q) > 0 && s.now < total {
 		e := heap.Pop(&s.q).(event)
 		s.now = e.at
@@ -336,7 +328,10 @@ func (s *sim) act() {
 			c.core.Acquire(now, req, &c.out)
 		})
 	case n < 90:
-		for id, v := range c.views { // any one
+		ids := slices.Sorted(maps.Keys(c.views))
+		s.rnd.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+		for _, id := range ids { // any one
+			v := c.views[id]
 			switch v.state {
 			case ResultGranted:
 				c.do(func(now Time) {
@@ -361,14 +356,16 @@ func (s *sim) act() {
 			break
 		}
 	case n < 92: // a stream breaks
-		for id, l := range c.links {
+		for _, id := range slices.Sorted(maps.Keys(c.links)) {
+			l := c.links[id]
 			l.gone = true
 			s.after(s.delay(), func() { s.svc.Hangup(l.key()) })
 			c.do(func(now Time) { c.core.Broken(now, id, nil, &c.out) })
 			break
 		}
 	case n < 94: // swallows
-		for _, l := range c.links {
+		for _, id := range slices.Sorted(maps.Keys(c.links)) {
+			l := c.links[id]
 			if s.rnd.IntN(2) == 0 {
 				l.up = false
 			} else {
