@@ -50,8 +50,42 @@ type soak struct {
 	cs     []*soaker
 	byID   map[uint64]*soaker
 	tokens map[string]uint64 // newest granted token per name
-	holder map[string]*soaker
 	grants int
+	reads  map[uint64]soakRead
+	served int
+	over   map[uint64]bool // tokens whose release was acknowledged
+}
+
+// soakRead is a CheckToken on its way: its token was held by c, or was over,
+// when it was sent.
+type soakRead struct {
+	c     *soaker
+	token uint64
+	over  bool
+}
+
+// read asks a node that may lead, or may believe so, about a token.
+func (k *soak) read() {
+	c := k.cs[k.rng.IntN(len(k.cs))]
+	n := k.nodes[k.rng.IntN(len(k.nodes))]
+	if c.token == 0 || !n.up || !k.over[c.token] && !c.believes() {
+		return
+	}
+	id := k.send(n, 1<<40, 1, &nodev1.Request{Op: &nodev1.Request_CheckToken{CheckToken: &nodev1.CheckToken{Name: c.name, Token: c.token}}})
+	k.reads[id] = soakRead{c, c.token, k.over[c.token]}
+}
+
+func (k *soak) readAnswered(r soakRead, resp *nodev1.Response) {
+	if resp.GetCheckToken() == nil {
+		return
+	}
+	k.served++
+	switch current := resp.GetCheckToken().Current; {
+	case r.over && current:
+		k.t.Fatalf("a read says that token %d is current, after its release was acknowledged", r.token)
+	case !r.over && !current && r.c.token == r.token && r.c.believes():
+		k.t.Fatalf("a read says that token %d is not current, and its holder still relies on it", r.token)
+	}
 }
 
 // believes tells whether the client may still act on its hold.
@@ -89,6 +123,10 @@ func (k *soak) reply(_ *simNode, r Reply) {
 			}
 		}
 	case r.Response != nil:
+		if rd, ok := k.reads[r.Response.Id]; ok {
+			k.readAnswered(rd, r.Response)
+			return
+		}
 		if c := k.byID[r.Response.Id]; c != nil && (r.Response.Id == c.asked || r.Response.Id == c.regID) {
 			c.answered(r.Response)
 		}
@@ -137,6 +175,7 @@ func (c *soaker) answered(resp *nodev1.Response) {
 			c.gone()
 		}
 	case resp.GetDone() != nil && c.state == releasing:
+		c.k.over[c.token] = true
 		c.state = idle
 	}
 }
@@ -178,7 +217,7 @@ func (c *soaker) act() {
 			return
 		}
 		c.seq++
-		c.name = k.nameIn(1, k.rng.IntN(3))
+		c.name, c.token = k.nameIn(1, k.rng.IntN(3)), 0
 		c.state, c.sentAt = acquiring, k.now
 		c.asked = send(c.acquireReq(c.seq, c.name, uint64(k.rng.IntN(2)*2000)))
 	case acquiring:
@@ -221,7 +260,7 @@ func runSoak(t *testing.T, seed uint64, opts ...func(*sim)) {
 			o(s)
 		}
 	})
-	k := &soak{sim: s, byID: map[uint64]*soaker{}, tokens: map[string]uint64{}}
+	k := &soak{sim: s, byID: map[uint64]*soaker{}, tokens: map[string]uint64{}, reads: map[uint64]soakRead{}, over: map[uint64]bool{}}
 	s.waitLeader(1)
 	for range 12 {
 		k.cs = append(k.cs, &soaker{client: s.client(1, 2_000), k: k})
@@ -235,6 +274,7 @@ func runSoak(t *testing.T, seed uint64, opts ...func(*sim)) {
 		for _, c := range k.cs {
 			c.act()
 		}
+		k.read()
 		holders := map[string]*soaker{}
 		for _, c := range k.cs {
 			if c.believes() {
@@ -321,7 +361,7 @@ func runSoak(t *testing.T, seed uint64, opts ...func(*sim)) {
 			c.Renewals += x.Renewals
 			c.Misdirected += x.Misdirected
 		}
-		t.Logf("seed %d: %d grants, %d transfers, %+v", seed, k.grants, transferID, c)
+		t.Logf("seed %d: %d grants, %d reads, %d transfers, %+v", seed, k.grants, k.served, transferID, c)
 	}
 }
 
