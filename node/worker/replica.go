@@ -233,6 +233,11 @@ func (r *replica) send(m *raftpb.Message) {
 	if r.muted && (m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgHeartbeat) {
 		return
 	}
+	if m.GetType() == raftpb.MsgReadIndex {
+		// Raft lost the office in this very step and passes the round on; here it
+		// ends with the office.
+		return
+	}
 	node := r.node(m.GetTo())
 	if node == 0 {
 		r.w.counters.Misdirected++
