@@ -35,7 +35,10 @@
 // says which batch is known to be durable: crc32c (4 bytes, little endian) of the
 // rest, format (1 byte, 1), number (8 bytes, little endian). It is replaced
 // (write, sync, rename, sync of the folder) after every flush and at Close. A
-// store whose "seq" is lower is corrupt.
+// store whose "seq" is lower is corrupt. What remains: after a kill or a power
+// cut, damage within the last block (32 KiB) of the newest WAL looks like a torn
+// write, because only a later block tells that it had been synced. After Close the
+// WAL is empty.
 //
 // # Invariants
 //

@@ -22,6 +22,8 @@ type history struct {
 	rng    *rand.Rand
 	shards map[shard.ID]*view
 	nextID uint64
+	// maxData caps the data of an entry; 0: most are small, some are not.
+	maxData int
 }
 
 type view struct {
@@ -69,7 +71,7 @@ func (h *history) entries(v *view, first, n uint64) (es []*raftpb.Entry) {
 	v.terms = v.terms[:first-v.truncated-1]
 	for i := range n {
 		data := make([]byte, h.rng.IntN(300))
-		if h.rng.IntN(50) == 0 {
+		if h.rng.IntN(50) == 0 && h.maxData == 0 {
 			data = make([]byte, 40<<10)
 		}
 		for j := range data {

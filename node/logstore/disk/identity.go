@@ -58,33 +58,33 @@ func (s *Store) getNumber(key []byte) (n uint64, found bool, err error) {
 }
 
 // checkFormat refuses newer layouts and other people's stores, and marks a new
-// one.
-func (s *Store) checkFormat(existed bool) error {
+// one; made tells that it did so.
+func (s *Store) checkFormat(existed bool) (made bool, err error) {
 	format, found, err := s.getNumber(keyFormat)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if found {
 		if format > Format {
-			return fmt.Errorf("%w: format %d, this program knows up to %d", ErrNewer, format, Format)
+			return false, fmt.Errorf("%w: format %d, this program knows up to %d", ErrNewer, format, Format)
 		}
-		return nil
+		return false, nil
 	}
 	if existed {
 		// Killed before the first write of all, or not ours.
 		it, err := s.db.NewIter(nil)
 		if err != nil {
-			return err
+			return false, err
 		}
 		empty := !it.First()
 		if err := it.Close(); err != nil {
-			return err
+			return false, err
 		}
 		if !empty {
-			return fmt.Errorf("%w: it holds a store that this program did not make", ErrForeign)
+			return false, fmt.Errorf("%w: it holds a store that this program did not make", ErrForeign)
 		}
 	}
-	return s.set(keyFormat, appendNumber(nil, Format))
+	return true, s.set(keyFormat, appendNumber(nil, Format))
 }
 
 func (s *Store) loadIdentity() error {

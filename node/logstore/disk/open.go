@@ -187,8 +187,24 @@ func (s *Store) open() error {
 		}
 		return err
 	}
-	if err := s.checkFormat(d.Exists); err != nil {
+	made, err := s.checkFormat(d.Exists)
+	if err != nil {
 		return err
+	}
+	if made {
+		// Pebble begins the first WAL before it raises the format to the one asked
+		// for: that WAL could be damaged unnoticed. The next one is as wanted.
+		err := s.guard(func() error {
+			err := s.db.Close()
+			s.db = nil
+			if err != nil {
+				return err
+			}
+			return s.openPebble()
+		})
+		if err != nil {
+			return err
+		}
 	}
 	if err := s.loadIdentity(); err != nil {
 		return err
