@@ -78,7 +78,7 @@ type Options struct {
 // except that Load must have returned before the first Submit.
 type Store struct {
 	opts     Options
-	fs       vfs.FS // with health checks
+	fs       vfs.FS // watched, with health checks
 	health   io.Closer
 	lock     *pebble.Lock
 	db       *pebble.DB
@@ -151,12 +151,14 @@ func Open(o Options) (*Store, error) {
 
 func (s *Store) open() error {
 	o := &s.opts
-	s.fs, s.health = vfs.WithDiskHealthChecks(o.FS, o.SlowDisk, nil, func(i vfs.DiskSlowInfo) {
+	var inner vfs.FS
+	inner, s.health = vfs.WithDiskHealthChecks(o.FS, o.SlowDisk, nil, func(i vfs.DiskSlowInfo) {
 		s.stats.slow.Add(1)
 		if o.OnDiskSlow != nil {
 			o.OnDiskSlow(i.Duration)
 		}
 	})
+	s.fs = watchFS{inner, s.fail}
 	if err := s.fs.MkdirAll(o.Dir, 0o700); err != nil {
 		return err
 	}

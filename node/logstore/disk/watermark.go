@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"sync"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -26,7 +25,7 @@ type watermarks struct {
 	durable atomic.Uint64 // number of the last batch whose sync returned
 	asked   chan struct{}
 	stop    chan struct{}
-	done    sync.WaitGroup
+	done    chan struct{}
 }
 
 // request asks for a new watermark. It never blocks: Pebble calls it.
@@ -39,8 +38,9 @@ func (w *watermarks) request() {
 
 func (s *Store) startWatermarks() {
 	w := &s.marks
-	w.stop = make(chan struct{})
-	w.done.Go(func() {
+	w.stop, w.done = make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(w.done)
 		for {
 			select {
 			case <-w.stop:
@@ -54,12 +54,7 @@ func (s *Store) startWatermarks() {
 				s.fail(fmt.Errorf("the watermark could not be written: %w", err))
 			}
 		}
-	})
-}
-
-func (s *Store) stopWatermarks() {
-	close(s.marks.stop)
-	s.marks.done.Wait()
+	}()
 }
 
 func (s *Store) writeWatermark(seq uint64) error {

@@ -215,7 +215,7 @@ func (s *Store) await() {
 }
 
 // Close writes and reports everything submitted, then closes. After a failure
-// it only waits for the goroutines; the lock on the directory stays until the
+// it does nothing: goroutines and the lock on the directory stay until the
 // process ends, because Pebble cannot be closed safely then. The error is the
 // failure, if there was one.
 func (s *Store) Close() error {
@@ -227,9 +227,13 @@ func (s *Store) Close() error {
 	s.closing = true
 	s.wake.Broadcast()
 	s.mu.Unlock()
-	<-s.writerDone
-	<-s.waiterDone
-	s.stopWatermarks()
+	close(s.marks.stop)
+	for _, done := range []chan struct{}{s.writerDone, s.waiterDone, s.marks.done} {
+		select {
+		case <-done:
+		case <-s.failure.happened:
+		}
+	}
 	if err := s.Failed(); err != nil {
 		return err
 	}
