@@ -139,9 +139,9 @@ func (t *Transport) receive(s grpc.ClientStreamingServer[nodev1.SnapshotRequest,
 	}
 	m := messages[0]
 	// A name of its own: an earlier try may still be in use.
-	m.SnapshotFile = fmt.Sprintf("%d-%d-%d-in%d-%d.snap", m.Shard, m.Msg.GetTo(), m.Msg.GetSnapshot().GetMetadata().GetIndex(),
-		time.Now().UnixNano(), t.received.Add(1))
-	f, err := t.cfg.Files.Create(m.SnapshotFile)
+	index := m.Msg.GetSnapshot().GetMetadata().GetIndex()
+	m.SnapshotFile = fmt.Sprintf("%d-%d-%d-in%d-%d.snap", m.Shard, m.Msg.GetTo(), index, time.Now().UnixNano(), t.received.Add(1))
+	f, err := t.cfg.Files.Create(m.SnapshotFile, m.Shard, index)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}

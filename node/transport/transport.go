@@ -12,6 +12,7 @@ import (
 
 	"github.com/mortise-lock/mortise/node/worker"
 	nodev1 "github.com/mortise-lock/mortise/proto/mortise/node/v1"
+	"github.com/mortise-lock/mortise/shard"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -45,14 +46,15 @@ var classNames = [classes]string{"CONTROL", "APPEND"}
 type Files interface {
 	// Open returns the content of a file and its size in bytes.
 	Open(name string) (io.ReadCloser, int64, error)
-	// Create begins a file that exists only once it was committed.
-	Create(name string) (File, error)
+	// Create begins a file for the content of a peer's file of that shard and
+	// index. It exists only once it was committed.
+	Create(name string, s shard.ID, index uint64) (File, error)
 }
 
 // File is a snapshot file in the making.
 type File interface {
 	io.Writer
-	// Commit makes it durable under its name.
+	// Commit verifies the content and makes it durable under its name.
 	Commit() error
 	// Abort forgets it. After Commit it does nothing.
 	Abort()

@@ -3060,6 +3060,190 @@ func (x *StatusResponse) GetClusterId() string {
 	return ""
 }
 
+type ReportRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Node      uint64                 `protobuf:"varint,2,opt,name=node,proto3" json:"node,omitempty"`
+	Address   string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// Of its own gateway; empty if it runs none.
+	GatewayAddress string `protobuf:"bytes,4,opt,name=gateway_address,json=gatewayAddress,proto3" json:"gateway_address,omitempty"`
+	HttpAddress    string `protobuf:"bytes,5,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ReportRequest) Reset() {
+	*x = ReportRequest{}
+	mi := &file_mortise_node_v1_node_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportRequest) ProtoMessage() {}
+
+func (x *ReportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mortise_node_v1_node_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
+func (*ReportRequest) Descriptor() ([]byte, []int) {
+	return file_mortise_node_v1_node_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ReportRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *ReportRequest) GetNode() uint64 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *ReportRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ReportRequest) GetGatewayAddress() string {
+	if x != nil {
+		return x.GatewayAddress
+	}
+	return ""
+}
+
+func (x *ReportRequest) GetHttpAddress() string {
+	if x != nil {
+		return x.HttpAddress
+	}
+	return ""
+}
+
+type ReportResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the map that holds what was reported.
+	Generation    uint64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportResponse) Reset() {
+	*x = ReportResponse{}
+	mi := &file_mortise_node_v1_node_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportResponse) ProtoMessage() {}
+
+func (x *ReportResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_mortise_node_v1_node_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
+func (*ReportResponse) Descriptor() ([]byte, []int) {
+	return file_mortise_node_v1_node_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ReportResponse) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+// InitPlan is what the node at which init was begun keeps on its disk.
+type InitPlan struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Map        *v11.Map               `protobuf:"bytes,1,opt,name=map,proto3" json:"map,omitempty"`
+	TokenFloor uint64                 `protobuf:"varint,2,opt,name=token_floor,json=tokenFloor,proto3" json:"token_floor,omitempty"`
+	// Ids of the nodes that took their part.
+	Taken         []uint64 `protobuf:"varint,3,rep,packed,name=taken,proto3" json:"taken,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InitPlan) Reset() {
+	*x = InitPlan{}
+	mi := &file_mortise_node_v1_node_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InitPlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InitPlan) ProtoMessage() {}
+
+func (x *InitPlan) ProtoReflect() protoreflect.Message {
+	mi := &file_mortise_node_v1_node_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InitPlan.ProtoReflect.Descriptor instead.
+func (*InitPlan) Descriptor() ([]byte, []int) {
+	return file_mortise_node_v1_node_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *InitPlan) GetMap() *v11.Map {
+	if x != nil {
+		return x.Map
+	}
+	return nil
+}
+
+func (x *InitPlan) GetTokenFloor() uint64 {
+	if x != nil {
+		return x.TokenFloor
+	}
+	return 0
+}
+
+func (x *InitPlan) GetTaken() []uint64 {
+	if x != nil {
+		return x.Taken
+	}
+	return nil
+}
+
 var File_mortise_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_mortise_node_v1_node_proto_rawDesc = "" +
@@ -3290,14 +3474,31 @@ const file_mortise_node_v1_node_proto_rawDesc = "" +
 	"\x0eStatusResponse\x128\n" +
 	"\x06status\x18\x01 \x01(\v2 .mortise.placement.v1.NodeStatusR\x06status\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x02 \x01(\tR\tclusterId2b\n" +
+	"cluster_id\x18\x02 \x01(\tR\tclusterId\"\xa8\x01\n" +
+	"\rReportRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\x04R\x04node\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12'\n" +
+	"\x0fgateway_address\x18\x04 \x01(\tR\x0egatewayAddress\x12!\n" +
+	"\fhttp_address\x18\x05 \x01(\tR\vhttpAddress\"0\n" +
+	"\x0eReportResponse\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\"n\n" +
+	"\bInitPlan\x12+\n" +
+	"\x03map\x18\x01 \x01(\v2\x19.mortise.placement.v1.MapR\x03map\x12\x1f\n" +
+	"\vtoken_floor\x18\x02 \x01(\x04R\n" +
+	"tokenFloor\x12\x14\n" +
+	"\x05taken\x18\x03 \x03(\x04R\x05taken2b\n" +
 	"\vNodeService\x12S\n" +
-	"\bExchange\x12 .mortise.node.v1.ExchangeRequest\x1a!.mortise.node.v1.ExchangeResponse(\x010\x012\xc8\x02\n" +
+	"\bExchange\x12 .mortise.node.v1.ExchangeRequest\x1a!.mortise.node.v1.ExchangeResponse(\x010\x012\x93\x03\n" +
 	"\vPeerService\x12G\n" +
 	"\x04Raft\x12\x1c.mortise.node.v1.RaftRequest\x1a\x1d.mortise.node.v1.RaftResponse(\x010\x01\x12Q\n" +
 	"\bSnapshot\x12 .mortise.node.v1.SnapshotRequest\x1a!.mortise.node.v1.SnapshotResponse(\x01\x12R\n" +
 	"\tBootstrap\x12!.mortise.node.v1.BootstrapRequest\x1a\".mortise.node.v1.BootstrapResponse\x12I\n" +
-	"\x06Status\x12\x1e.mortise.node.v1.StatusRequest\x1a\x1f.mortise.node.v1.StatusResponseB>Z<github.com/mortise-lock/mortise/proto/mortise/node/v1;nodev1b\x06proto3"
+	"\x06Status\x12\x1e.mortise.node.v1.StatusRequest\x1a\x1f.mortise.node.v1.StatusResponse\x12I\n" +
+	"\x06Report\x12\x1e.mortise.node.v1.ReportRequest\x1a\x1f.mortise.node.v1.ReportResponseB>Z<github.com/mortise-lock/mortise/proto/mortise/node/v1;nodev1b\x06proto3"
 
 var (
 	file_mortise_node_v1_node_proto_rawDescOnce sync.Once
@@ -3311,7 +3512,7 @@ func file_mortise_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_mortise_node_v1_node_proto_rawDescData
 }
 
-var file_mortise_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_mortise_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_mortise_node_v1_node_proto_goTypes = []any{
 	(*ExchangeRequest)(nil),           // 0: mortise.node.v1.ExchangeRequest
 	(*ExchangeResponse)(nil),          // 1: mortise.node.v1.ExchangeResponse
@@ -3356,22 +3557,25 @@ var file_mortise_node_v1_node_proto_goTypes = []any{
 	(*BootstrapResponse)(nil),         // 40: mortise.node.v1.BootstrapResponse
 	(*StatusRequest)(nil),             // 41: mortise.node.v1.StatusRequest
 	(*StatusResponse)(nil),            // 42: mortise.node.v1.StatusResponse
-	(v1.Mode)(0),                      // 43: mortise.lock.v1.Mode
-	(v1.LostReason)(0),                // 44: mortise.lock.v1.LostReason
-	(*v1.Failure)(nil),                // 45: mortise.lock.v1.Failure
-	(*v1.DescribeResponse)(nil),       // 46: mortise.lock.v1.DescribeResponse
-	(*v1.InventoryEvent)(nil),         // 47: mortise.lock.v1.InventoryEvent
-	(*v1.CheckTokenResponse)(nil),     // 48: mortise.lock.v1.CheckTokenResponse
-	(*v1.ForceReleaseResponse)(nil),   // 49: mortise.lock.v1.ForceReleaseResponse
-	(*v1.GrantedEvent)(nil),           // 50: mortise.lock.v1.GrantedEvent
-	(*v1.WaitingEvent)(nil),           // 51: mortise.lock.v1.WaitingEvent
-	(*v1.EndedEvent)(nil),             // 52: mortise.lock.v1.EndedEvent
-	(*v1.KnownEpoch)(nil),             // 53: mortise.lock.v1.KnownEpoch
-	(*v1.Covered)(nil),                // 54: mortise.lock.v1.Covered
-	(*v1.LostEvent)(nil),              // 55: mortise.lock.v1.LostEvent
-	(*v1.RegistrationEndedEvent)(nil), // 56: mortise.lock.v1.RegistrationEndedEvent
-	(*v11.Map)(nil),                   // 57: mortise.placement.v1.Map
-	(*v11.NodeStatus)(nil),            // 58: mortise.placement.v1.NodeStatus
+	(*ReportRequest)(nil),             // 43: mortise.node.v1.ReportRequest
+	(*ReportResponse)(nil),            // 44: mortise.node.v1.ReportResponse
+	(*InitPlan)(nil),                  // 45: mortise.node.v1.InitPlan
+	(v1.Mode)(0),                      // 46: mortise.lock.v1.Mode
+	(v1.LostReason)(0),                // 47: mortise.lock.v1.LostReason
+	(*v1.Failure)(nil),                // 48: mortise.lock.v1.Failure
+	(*v1.DescribeResponse)(nil),       // 49: mortise.lock.v1.DescribeResponse
+	(*v1.InventoryEvent)(nil),         // 50: mortise.lock.v1.InventoryEvent
+	(*v1.CheckTokenResponse)(nil),     // 51: mortise.lock.v1.CheckTokenResponse
+	(*v1.ForceReleaseResponse)(nil),   // 52: mortise.lock.v1.ForceReleaseResponse
+	(*v1.GrantedEvent)(nil),           // 53: mortise.lock.v1.GrantedEvent
+	(*v1.WaitingEvent)(nil),           // 54: mortise.lock.v1.WaitingEvent
+	(*v1.EndedEvent)(nil),             // 55: mortise.lock.v1.EndedEvent
+	(*v1.KnownEpoch)(nil),             // 56: mortise.lock.v1.KnownEpoch
+	(*v1.Covered)(nil),                // 57: mortise.lock.v1.Covered
+	(*v1.LostEvent)(nil),              // 58: mortise.lock.v1.LostEvent
+	(*v1.RegistrationEndedEvent)(nil), // 59: mortise.lock.v1.RegistrationEndedEvent
+	(*v11.Map)(nil),                   // 60: mortise.placement.v1.Map
+	(*v11.NodeStatus)(nil),            // 61: mortise.placement.v1.NodeStatus
 }
 var file_mortise_node_v1_node_proto_depIdxs = []int32{
 	4,  // 0: mortise.node.v1.ExchangeRequest.requests:type_name -> mortise.node.v1.Request
@@ -3395,57 +3599,60 @@ var file_mortise_node_v1_node_proto_depIdxs = []int32{
 	18, // 18: mortise.node.v1.Request.list_registrations:type_name -> mortise.node.v1.ListRegistrations
 	5,  // 19: mortise.node.v1.Acquire.acting:type_name -> mortise.node.v1.Acting
 	3,  // 20: mortise.node.v1.Acquire.id:type_name -> mortise.node.v1.AcquireId
-	43, // 21: mortise.node.v1.Acquire.mode:type_name -> mortise.lock.v1.Mode
+	46, // 21: mortise.node.v1.Acquire.mode:type_name -> mortise.lock.v1.Mode
 	5,  // 22: mortise.node.v1.Cancel.acting:type_name -> mortise.node.v1.Acting
 	3,  // 23: mortise.node.v1.Cancel.id:type_name -> mortise.node.v1.AcquireId
 	5,  // 24: mortise.node.v1.Release.acting:type_name -> mortise.node.v1.Acting
 	3,  // 25: mortise.node.v1.Release.id:type_name -> mortise.node.v1.AcquireId
-	44, // 26: mortise.node.v1.CloseRegistration.reason:type_name -> mortise.lock.v1.LostReason
-	45, // 27: mortise.node.v1.Response.failure:type_name -> mortise.lock.v1.Failure
+	47, // 26: mortise.node.v1.CloseRegistration.reason:type_name -> mortise.lock.v1.LostReason
+	48, // 27: mortise.node.v1.Response.failure:type_name -> mortise.lock.v1.Failure
 	2,  // 28: mortise.node.v1.Response.leader:type_name -> mortise.node.v1.LeaderHint
 	22, // 29: mortise.node.v1.Response.register:type_name -> mortise.node.v1.RegisterResult
 	23, // 30: mortise.node.v1.Response.acquire:type_name -> mortise.node.v1.AcquireResult
 	20, // 31: mortise.node.v1.Response.done:type_name -> mortise.node.v1.Done
-	46, // 32: mortise.node.v1.Response.describe:type_name -> mortise.lock.v1.DescribeResponse
+	49, // 32: mortise.node.v1.Response.describe:type_name -> mortise.lock.v1.DescribeResponse
 	24, // 33: mortise.node.v1.Response.list:type_name -> mortise.node.v1.ListResult
-	47, // 34: mortise.node.v1.Response.inventory:type_name -> mortise.lock.v1.InventoryEvent
+	50, // 34: mortise.node.v1.Response.inventory:type_name -> mortise.lock.v1.InventoryEvent
 	25, // 35: mortise.node.v1.Response.locate:type_name -> mortise.node.v1.LocateResult
-	48, // 36: mortise.node.v1.Response.check_token:type_name -> mortise.lock.v1.CheckTokenResponse
-	49, // 37: mortise.node.v1.Response.force_release:type_name -> mortise.lock.v1.ForceReleaseResponse
+	51, // 36: mortise.node.v1.Response.check_token:type_name -> mortise.lock.v1.CheckTokenResponse
+	52, // 37: mortise.node.v1.Response.force_release:type_name -> mortise.lock.v1.ForceReleaseResponse
 	27, // 38: mortise.node.v1.Response.list_registrations:type_name -> mortise.node.v1.ListRegistrationsResult
 	21, // 39: mortise.node.v1.Response.close:type_name -> mortise.node.v1.CloseResult
-	50, // 40: mortise.node.v1.AcquireResult.granted:type_name -> mortise.lock.v1.GrantedEvent
-	51, // 41: mortise.node.v1.AcquireResult.waiting:type_name -> mortise.lock.v1.WaitingEvent
-	52, // 42: mortise.node.v1.AcquireResult.ended:type_name -> mortise.lock.v1.EndedEvent
-	46, // 43: mortise.node.v1.ListResult.locks:type_name -> mortise.lock.v1.DescribeResponse
+	53, // 40: mortise.node.v1.AcquireResult.granted:type_name -> mortise.lock.v1.GrantedEvent
+	54, // 41: mortise.node.v1.AcquireResult.waiting:type_name -> mortise.lock.v1.WaitingEvent
+	55, // 42: mortise.node.v1.AcquireResult.ended:type_name -> mortise.lock.v1.EndedEvent
+	49, // 43: mortise.node.v1.ListResult.locks:type_name -> mortise.lock.v1.DescribeResponse
 	26, // 44: mortise.node.v1.LocateResult.located:type_name -> mortise.node.v1.Located
 	2,  // 45: mortise.node.v1.LocateResult.elsewhere:type_name -> mortise.node.v1.LeaderHint
 	28, // 46: mortise.node.v1.ListRegistrationsResult.registrations:type_name -> mortise.node.v1.RegistrationInfo
 	30, // 47: mortise.node.v1.RenewBatch.renewals:type_name -> mortise.node.v1.Renew
-	53, // 48: mortise.node.v1.Renew.known:type_name -> mortise.lock.v1.KnownEpoch
-	54, // 49: mortise.node.v1.Renewed.covered:type_name -> mortise.lock.v1.Covered
+	56, // 48: mortise.node.v1.Renew.known:type_name -> mortise.lock.v1.KnownEpoch
+	57, // 49: mortise.node.v1.Renewed.covered:type_name -> mortise.lock.v1.Covered
 	2,  // 50: mortise.node.v1.Renewed.elsewhere:type_name -> mortise.node.v1.LeaderHint
-	55, // 51: mortise.node.v1.Push.lost:type_name -> mortise.lock.v1.LostEvent
-	56, // 52: mortise.node.v1.Push.registration_ended:type_name -> mortise.lock.v1.RegistrationEndedEvent
+	58, // 51: mortise.node.v1.Push.lost:type_name -> mortise.lock.v1.LostEvent
+	59, // 52: mortise.node.v1.Push.registration_ended:type_name -> mortise.lock.v1.RegistrationEndedEvent
 	34, // 53: mortise.node.v1.RaftRequest.hello:type_name -> mortise.node.v1.RaftHello
 	37, // 54: mortise.node.v1.SnapshotRequest.header:type_name -> mortise.node.v1.SnapshotHeader
-	57, // 55: mortise.node.v1.BootstrapRequest.map:type_name -> mortise.placement.v1.Map
-	58, // 56: mortise.node.v1.StatusResponse.status:type_name -> mortise.placement.v1.NodeStatus
-	0,  // 57: mortise.node.v1.NodeService.Exchange:input_type -> mortise.node.v1.ExchangeRequest
-	33, // 58: mortise.node.v1.PeerService.Raft:input_type -> mortise.node.v1.RaftRequest
-	36, // 59: mortise.node.v1.PeerService.Snapshot:input_type -> mortise.node.v1.SnapshotRequest
-	39, // 60: mortise.node.v1.PeerService.Bootstrap:input_type -> mortise.node.v1.BootstrapRequest
-	41, // 61: mortise.node.v1.PeerService.Status:input_type -> mortise.node.v1.StatusRequest
-	1,  // 62: mortise.node.v1.NodeService.Exchange:output_type -> mortise.node.v1.ExchangeResponse
-	35, // 63: mortise.node.v1.PeerService.Raft:output_type -> mortise.node.v1.RaftResponse
-	38, // 64: mortise.node.v1.PeerService.Snapshot:output_type -> mortise.node.v1.SnapshotResponse
-	40, // 65: mortise.node.v1.PeerService.Bootstrap:output_type -> mortise.node.v1.BootstrapResponse
-	42, // 66: mortise.node.v1.PeerService.Status:output_type -> mortise.node.v1.StatusResponse
-	62, // [62:67] is the sub-list for method output_type
-	57, // [57:62] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	60, // 55: mortise.node.v1.BootstrapRequest.map:type_name -> mortise.placement.v1.Map
+	61, // 56: mortise.node.v1.StatusResponse.status:type_name -> mortise.placement.v1.NodeStatus
+	60, // 57: mortise.node.v1.InitPlan.map:type_name -> mortise.placement.v1.Map
+	0,  // 58: mortise.node.v1.NodeService.Exchange:input_type -> mortise.node.v1.ExchangeRequest
+	33, // 59: mortise.node.v1.PeerService.Raft:input_type -> mortise.node.v1.RaftRequest
+	36, // 60: mortise.node.v1.PeerService.Snapshot:input_type -> mortise.node.v1.SnapshotRequest
+	39, // 61: mortise.node.v1.PeerService.Bootstrap:input_type -> mortise.node.v1.BootstrapRequest
+	41, // 62: mortise.node.v1.PeerService.Status:input_type -> mortise.node.v1.StatusRequest
+	43, // 63: mortise.node.v1.PeerService.Report:input_type -> mortise.node.v1.ReportRequest
+	1,  // 64: mortise.node.v1.NodeService.Exchange:output_type -> mortise.node.v1.ExchangeResponse
+	35, // 65: mortise.node.v1.PeerService.Raft:output_type -> mortise.node.v1.RaftResponse
+	38, // 66: mortise.node.v1.PeerService.Snapshot:output_type -> mortise.node.v1.SnapshotResponse
+	40, // 67: mortise.node.v1.PeerService.Bootstrap:output_type -> mortise.node.v1.BootstrapResponse
+	42, // 68: mortise.node.v1.PeerService.Status:output_type -> mortise.node.v1.StatusResponse
+	44, // 69: mortise.node.v1.PeerService.Report:output_type -> mortise.node.v1.ReportResponse
+	64, // [64:70] is the sub-list for method output_type
+	58, // [58:64] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_mortise_node_v1_node_proto_init() }
@@ -3496,7 +3703,7 @@ func file_mortise_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mortise_node_v1_node_proto_rawDesc), len(file_mortise_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -137,6 +137,7 @@ const (
 	PeerService_Snapshot_FullMethodName  = "/mortise.node.v1.PeerService/Snapshot"
 	PeerService_Bootstrap_FullMethodName = "/mortise.node.v1.PeerService/Bootstrap"
 	PeerService_Status_FullMethodName    = "/mortise.node.v1.PeerService/Status"
+	PeerService_Report_FullMethodName    = "/mortise.node.v1.PeerService/Report"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -155,6 +156,9 @@ type PeerServiceClient interface {
 	Bootstrap(ctx context.Context, in *BootstrapRequest, opts ...grpc.CallOption) (*BootstrapResponse, error)
 	// Status is the node's own part of ClusterStatus.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// Report tells the leader of the meta shard where a node is now. Another
+	// node refuses with FAILED_PRECONDITION; ask the leader.
+	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 }
 
 type peerServiceClient struct {
@@ -211,6 +215,16 @@ func (c *peerServiceClient) Status(ctx context.Context, in *StatusRequest, opts 
 	return out, nil
 }
 
+func (c *peerServiceClient) Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportResponse)
+	err := c.cc.Invoke(ctx, PeerService_Report_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -227,6 +241,9 @@ type PeerServiceServer interface {
 	Bootstrap(context.Context, *BootstrapRequest) (*BootstrapResponse, error)
 	// Status is the node's own part of ClusterStatus.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// Report tells the leader of the meta shard where a node is now. Another
+	// node refuses with FAILED_PRECONDITION; ask the leader.
+	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -248,6 +265,9 @@ func (UnimplementedPeerServiceServer) Bootstrap(context.Context, *BootstrapReque
 }
 func (UnimplementedPeerServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedPeerServiceServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -320,6 +340,24 @@ func _PeerService_Status_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_Report_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).Report(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_Report_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).Report(ctx, req.(*ReportRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -334,6 +372,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _PeerService_Status_Handler,
+		},
+		{
+			MethodName: "Report",
+			Handler:    _PeerService_Report_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
