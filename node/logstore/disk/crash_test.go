@@ -32,7 +32,7 @@ func TestCrashClones(t *testing.T) {
 	// Syncs take their time, so that crashes hit what is under way.
 	slow := errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpFileSyncData || op.Kind == errorfs.OpFileSync {
-			for range 300 {
+			for range 100 {
 				runtime.Gosched()
 			}
 		}
@@ -69,7 +69,7 @@ func TestCrashClones(t *testing.T) {
 				}
 			}
 		}
-		for range rng.IntN(2000) {
+		for range rng.IntN(500) {
 			runtime.Gosched()
 		}
 		acked := a.count()
@@ -160,7 +160,7 @@ func write(t *testing.T, files map[string][]byte) *vfs.MemFS {
 // is refused, or nothing is missing.
 func TestBitFlips(t *testing.T) {
 	fs, h := vfs.NewMem(), newHistory(rand.New(rand.NewPCG(5, 5)))
-	h.maxData = 300
+	h.maxData = 100
 	for range 3 {
 		s := mustOpen(t, fs, newAcks())
 		mustLoad(t, s)
@@ -172,7 +172,7 @@ func TestBitFlips(t *testing.T) {
 	s := mustOpen(t, fs, newAcks())
 	want := mustLoad(t, s)
 	mustClose(t, s)
-	flip(t, files(t, fs), 16, func(_ string, _ int, got []logstore.ReplicaState) error { return same(got, want) })
+	flip(t, files(t, fs), 10, func(_ string, _ int, got []logstore.ReplicaState) error { return same(got, want) })
 }
 
 // TestBitFlipsAfterKill damages the files of a store that was killed. The last
@@ -181,12 +181,12 @@ func TestBitFlips(t *testing.T) {
 func TestBitFlipsAfterKill(t *testing.T) {
 	const block = 32 << 10
 	fs, h, a := vfs.NewCrashableMem(), newHistory(rand.New(rand.NewPCG(8, 5))), newAcks()
-	h.maxData = 300
+	h.maxData = 100
 	s := mustOpen(t, fs, a)
 	model := mem.New(nil)
 	states := [][]logstore.ReplicaState{mustLoad(t, s)}
 	n := 0
-	for range 250 {
+	for range 400 {
 		steps := h.submit()
 		steps[0].NeedSync = true
 		s.Submit(steps)
@@ -201,7 +201,7 @@ func TestBitFlipsAfterKill(t *testing.T) {
 	killed := fs.CrashClone(vfs.CrashCloneCfg{})
 	mustClose(t, s)
 	all := files(t, killed)
-	flip(t, all, 30, func(name string, at int, got []logstore.ReplicaState) error {
+	flip(t, all, 12, func(name string, at int, got []logstore.ReplicaState) error {
 		err := same(got, states[len(states)-1])
 		if last := (len(all[name]) - 1) / block * block; err == nil || !strings.HasSuffix(name, ".log") || at < last {
 			return err
@@ -269,7 +269,7 @@ func TestLostFiles(t *testing.T) {
 	fs, h := vfs.NewMem(), newHistory(rng)
 	s := mustOpen(t, fs, newAcks())
 	mustLoad(t, s)
-	for range 300 {
+	for range 100 {
 		s.Submit(h.submit())
 	}
 	mustClose(t, s)

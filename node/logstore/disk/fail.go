@@ -74,12 +74,14 @@ func (s *Store) guard(f func() error) error {
 }
 
 // background ends the store on an error of a flush or compaction. Pebble would
-// try again for ever; a disk that fails once is not trusted again.
+// try again for ever; a disk that fails once is not trusted again. Like Fatalf
+// it does not return then.
 func (s *Store) background(err error) {
 	if errors.Is(err, pebble.ErrCancelledCompaction) || errors.Is(err, pebble.ErrClosed) {
 		return
 	}
 	s.fail(fmt.Errorf("background work of the log failed: %w", err))
+	select {}
 }
 
 // recovered turns a panic of Pebble, its way to report some write errors, into

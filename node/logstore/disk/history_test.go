@@ -70,7 +70,11 @@ func (h *history) newBase(index, term uint64) *logstore.Base {
 func (h *history) entries(v *view, first, n uint64) (es []*raftpb.Entry) {
 	v.terms = v.terms[:first-v.truncated-1]
 	for i := range n {
-		data := make([]byte, h.rng.IntN(300))
+		limit := 300
+		if h.maxData > 0 {
+			limit = h.maxData
+		}
+		data := make([]byte, h.rng.IntN(limit))
 		if h.rng.IntN(50) == 0 && h.maxData == 0 {
 			data = make([]byte, 40<<10)
 		}

@@ -172,7 +172,12 @@ func (s *Store) Meta(name string) ([]byte, error) {
 	if err := s.Failed(); err != nil {
 		return nil, err
 	}
-	return s.get(metaKey(name))
+	var v []byte
+	err := s.guard(func() (err error) {
+		v, err = s.get(metaKey(name))
+		return err
+	})
+	return v, err
 }
 
 // set writes one record with a sync of its own. value has room for the sum.

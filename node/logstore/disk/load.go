@@ -16,7 +16,14 @@ func (s *Store) Load() ([]logstore.ReplicaState, error) {
 	if s.loaded.Load() {
 		return nil, errors.New("disk: Load may be called once")
 	}
-	states, err := s.load()
+	var states []logstore.ReplicaState
+	err := s.guard(func() (err error) {
+		states, err = s.load()
+		return err
+	})
+	if err == nil {
+		err = s.Failed()
+	}
 	if err != nil {
 		return nil, s.explain(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -189,7 +190,11 @@ func (s *Store) open() error {
 		}
 		return err
 	}
-	made, err := s.checkFormat(d.Exists)
+	var made bool
+	err = s.guard(func() (err error) {
+		made, err = s.checkFormat(d.Exists)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -208,12 +213,15 @@ func (s *Store) open() error {
 			return err
 		}
 	}
-	if err := s.loadIdentity(); err != nil {
-		return err
-	}
-	return s.checkWatermark(mark)
+	return s.guard(func() error {
+		if err := s.loadIdentity(); err != nil {
+			return err
+		}
+		return s.checkWatermark(mark)
+	})
 }
 
+// openPebble opens Pebble's part.
 func (s *Store) openPebble() (err error) {
 	o := &pebble.Options{
 		FS:   s.fs,
@@ -273,6 +281,9 @@ func (s *Store) release() {
 // explain names the directory and what to do.
 func (s *Store) explain(err error) error {
 	dir := s.opts.Dir
+	if err == nil || strings.HasPrefix(err.Error(), dir+": ") {
+		return err
+	}
 	switch {
 	case errors.Is(err, ErrInUse):
 		return fmt.Errorf("%s: %w: stop the other process, or give each node a directory of its own", dir, err)
