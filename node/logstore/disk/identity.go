@@ -172,6 +172,10 @@ func (s *Store) Meta(name string) ([]byte, error) {
 	if err := s.Failed(); err != nil {
 		return nil, err
 	}
+	if !s.dbGone.TryRLock() {
+		return nil, pebble.ErrClosed
+	}
+	defer s.dbGone.RUnlock()
 	var v []byte
 	err := s.guard(func() (err error) {
 		v, err = s.get(metaKey(name))
@@ -185,6 +189,10 @@ func (s *Store) set(key, value []byte) error {
 	if err := s.Failed(); err != nil {
 		return err
 	}
+	if !s.dbGone.TryRLock() {
+		return pebble.ErrClosed
+	}
+	defer s.dbGone.RUnlock()
 	return s.guard(func() error {
 		err := s.db.Set(key, seal(key, value), pebble.Sync)
 		if err != nil {

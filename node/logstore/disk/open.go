@@ -100,6 +100,10 @@ type Store struct {
 	writerDone chan struct{}
 	waiterDone chan struct{}
 
+	// dbGone is locked once Pebble is closed; whoever reads from it outside the
+	// writer holds it shared.
+	dbGone sync.RWMutex
+
 	failure failure
 	stats   stats
 	marks   watermarks

@@ -113,8 +113,10 @@ func (s *Store) Stats() Stats {
 	st.Queued = len(s.queue)
 	closed := s.closing
 	s.mu.Unlock()
-	if s.Failed() == nil && !closed {
+	// Close holds dbGone to the end; nobody waits for that here.
+	if s.Failed() == nil && !closed && s.dbGone.TryRLock() {
 		st.DiskUsage = s.db.Metrics().DiskSpaceUsage()
+		s.dbGone.RUnlock()
 	}
 	return st
 }

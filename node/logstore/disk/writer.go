@@ -255,6 +255,7 @@ func (s *Store) closePebble() (err error) {
 	if s.Failed() != nil {
 		return s.Failed()
 	}
+	s.dbGone.Lock() // for good
 	keep(s.db.Close())
 	keep(s.lock.Close())
 	keep(s.health.Close())
