@@ -205,13 +205,3 @@ func decodeBase(key, value []byte) (replica, truncated uint64, base logstore.Bas
 }
 
 func appendNumber(b []byte, n uint64) []byte { return binary.AppendUvarint(append(b, 0, 0, 0, 0), n) }
-
-func decodeNumber(key, value []byte) (uint64, error) {
-	p, err := unseal(key, value)
-	if err != nil {
-		return 0, err
-	}
-	r := reader{b: p}
-	n := r.uvarint("number")
-	return n, r.end()
-}
