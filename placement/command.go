@@ -39,6 +39,8 @@ type UpdateNode struct {
 	// HTTPAddress is host:port of the node's own gateway's HTTP listener; empty
 	// when it runs none.
 	HTTPAddress *string
+	// GatewayAddress is the same for gRPC.
+	GatewayAddress *string
 	// Zone is 1 to 64 bytes, or empty. Spread is not checked here: the map says
 	// where a node is, and planners put right what follows from it.
 	Zone *string
@@ -66,7 +68,7 @@ func DecodeCommand(data []byte) (Command, error) {
 	var c Command
 	switch k := Kind(data[1]); k {
 	case KindUpdateNode:
-		c = UpdateNode{Node: r.uvarint(), Address: r.optional(), HTTPAddress: r.optional(), Zone: r.optional()}
+		c = UpdateNode{Node: r.uvarint(), Address: r.optional(), HTTPAddress: r.optional(), GatewayAddress: r.optional(), Zone: r.optional()}
 	default:
 		return nil, fmt.Errorf("placement command has unknown kind %d: run the build that wrote it, or a newer one", k)
 	}
@@ -82,6 +84,7 @@ func (c UpdateNode) appendTo(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, c.Node)
 	dst = appendOptional(dst, c.Address)
 	dst = appendOptional(dst, c.HTTPAddress)
+	dst = appendOptional(dst, c.GatewayAddress)
 	return appendOptional(dst, c.Zone)
 }
 
@@ -111,6 +114,11 @@ func (c UpdateNode) apply(m *mutableMap) (bool, error) {
 			return false, err
 		}
 	}
+	if c.GatewayAddress != nil {
+		if err := checkAddress("gateway_address", *c.GatewayAddress, true); err != nil {
+			return false, err
+		}
+	}
 	if c.Zone != nil {
 		if err := checkLabel("zone", *c.Zone, true); err != nil {
 			return false, err
@@ -118,6 +126,7 @@ func (c UpdateNode) apply(m *mutableMap) (bool, error) {
 	}
 	set(&n.Address, c.Address)
 	set(&n.HttpAddress, c.HTTPAddress)
+	set(&n.GatewayAddress, c.GatewayAddress)
 	set(&n.Zone, c.Zone)
 	return changed, nil
 }

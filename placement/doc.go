@@ -28,7 +28,8 @@
 //	            as a uvarint and its bytes, an optional string is one byte 0
 //	            (unset), or 1 and a string
 //
-//	UpdateNode  node id, optional address, optional HTTP address, optional zone
+//	UpdateNode  node id, optional address, optional HTTP address, optional
+//	            gateway address, optional zone
 //
 // Bytes after the last field, an unknown format or an unknown kind are errors
 // on which the host stops: skipping a command would make replicas differ. An

@@ -20,10 +20,13 @@ type NodeInfo struct {
 	// from 1 in order of name.
 	ID uint64
 	// Name is unique in the cluster.
-	Name        string
-	Address     string
-	HTTPAddress string
-	Region      string
+	Name string
+	// Address is host:port of the internal listener; HTTPAddress and
+	// GatewayAddress those of its own gateway, empty if it runs none.
+	Address        string
+	HTTPAddress    string
+	GatewayAddress string
+	Region         string
 	// Zone is empty on every node of a region, or on none.
 	Zone string
 }
@@ -61,7 +64,7 @@ func InitialMap(clusterID string, nodes []NodeInfo, shards int) (*placementv1.Ma
 	byRegion := make(map[string][]NodeInfo)
 	for _, n := range sorted {
 		m.Nodes = append(m.Nodes, &placementv1.Node{
-			Id: n.ID, Name: n.Name, Address: n.Address, HttpAddress: n.HTTPAddress, Region: n.Region, Zone: n.Zone,
+			Id: n.ID, Name: n.Name, Address: n.Address, HttpAddress: n.HTTPAddress, GatewayAddress: n.GatewayAddress, Region: n.Region, Zone: n.Zone,
 		})
 		m.NextNodeId = max(m.NextNodeId, n.ID+1)
 		if byRegion[n.Region] == nil {
@@ -128,7 +131,7 @@ func orderNodes(nodes []NodeInfo) ([]NodeInfo, error) {
 	slices.SortFunc(sorted, func(a, b NodeInfo) int { return strings.Compare(a.Name, b.Name) })
 	named, ids := 0, make(map[uint64]string)
 	for i, n := range sorted {
-		if err := checkNode(n.Name, n.Address, n.HTTPAddress, n.Region, n.Zone); err != nil {
+		if err := checkNode(n.Name, n.Address, n.HTTPAddress, n.GatewayAddress, n.Region, n.Zone); err != nil {
 			return nil, err
 		}
 		if i > 0 && n.Name == sorted[i-1].Name {

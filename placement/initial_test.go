@@ -26,7 +26,8 @@ func zonesOf(region string, zones ...string) []NodeInfo {
 		nodes = append(nodes, NodeInfo{
 			Name:    fmt.Sprintf("%s-n%d", region, i+1),
 			Address: fmt.Sprintf("10.0.%d.%d:7422", len(region), i+1), HTTPAddress: fmt.Sprintf("10.0.%d.%d:7421", len(region), i+1),
-			Region: region, Zone: z,
+			GatewayAddress: fmt.Sprintf("10.0.%d.%d:7420", len(region), i+1),
+			Region:         region, Zone: z,
 		})
 	}
 	return nodes
@@ -86,7 +87,7 @@ func draw(m *placementv1.Map) string {
 		}
 	}
 	for _, n := range m.Nodes {
-		fmt.Fprintf(&b, "node %d %s %s http %s region %s zone %q: replicas %d leads %d\n", n.Id, n.Name, n.Address, n.HttpAddress, n.Region, n.Zone, replicas[n.Id], leads[n.Id])
+		fmt.Fprintf(&b, "node %d %s %s http %s gateway %s region %s zone %q: replicas %d leads %d\n", n.Id, n.Name, n.Address, n.HttpAddress, n.GatewayAddress, n.Region, n.Zone, replicas[n.Id], leads[n.Id])
 	}
 	for _, s := range m.Shards {
 		fmt.Fprintf(&b, "shard %d region %s generation %d owns", s.Id, s.Region, s.Generation)

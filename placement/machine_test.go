@@ -86,9 +86,9 @@ func TestApplyStops(t *testing.T) {
 		"unknown kind":     {1, 99},
 		"cut":              good[:len(good)-1],
 		"trailing":         append(bytes.Clone(good), 0),
-		"odd flag":         {1, 1, 2, 7, 0, 0},
+		"odd flag":         {1, 1, 2, 7, 0, 0, 0},
 		"length too large": {1, 1, 2, 1, 200, 'a'},
-		"padded integer":   {1, 1, 0x82, 0, 0, 0, 0},
+		"padded integer":   {1, 1, 0x82, 0, 0, 0, 0, 0},
 		"too long":         make([]byte, MaxCommandBytes+1),
 	} {
 		m := testMachine(t)
@@ -154,7 +154,7 @@ func TestReplicasAgree(t *testing.T) {
 		for i := range rapid.IntRange(1, 20).Draw(rt, "entries") {
 			data := EncodeCommand(UpdateNode{
 				Node: rapid.Uint64Range(0, 4).Draw(rt, "node"), Address: str.Draw(rt, "address"),
-				HTTPAddress: str.Draw(rt, "http"), Zone: str.Draw(rt, "zone"),
+				HTTPAddress: str.Draw(rt, "http"), GatewayAddress: str.Draw(rt, "gateway"), Zone: str.Draw(rt, "zone"),
 			})
 			ra, ea := a.Apply(uint64(11+i), 6, data)
 			rb, eb := b.Apply(uint64(11+i), 6, data)
@@ -174,7 +174,7 @@ func TestReplicasAgree(t *testing.T) {
 
 func FuzzDecodeCommand(f *testing.F) {
 	f.Add(EncodeCommand(UpdateNode{Node: 2, Address: new("h:1"), Zone: new("")}))
-	f.Add([]byte{1, 1, 0, 0, 0, 0})
+	f.Add([]byte{1, 1, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := DecodeCommand(data)
 		if err == nil && !bytes.Equal(EncodeCommand(c), data) {

@@ -95,7 +95,7 @@ func Validate(m *placementv1.Map) error {
 			return bad("nodes", "must have rising ids from 1 to below next_node_id %d", m.NextNodeId)
 		}
 		last = n.Id
-		if err := checkNode(n.Name, n.Address, n.HttpAddress, n.Region, n.Zone); err != nil {
+		if err := checkNode(n.Name, n.Address, n.HttpAddress, n.GatewayAddress, n.Region, n.Zone); err != nil {
 			return err
 		}
 		if names[n.Name] || addresses[n.Address] {
@@ -163,11 +163,12 @@ func validateShards(m *placementv1.Map, nodes map[uint64]*placementv1.Node, regi
 	return nil
 }
 
-func checkNode(name, address, httpAddress, region, zone string) error {
+func checkNode(name, address, httpAddress, gatewayAddress, region, zone string) error {
 	for _, err := range []error{
 		checkLabel("name", name, false),
 		checkAddress("address", address, false),
 		checkAddress("http_address", httpAddress, true),
+		checkAddress("gateway_address", gatewayAddress, true),
 		checkLabel("region", region, false),
 		checkLabel("zone", zone, true),
 	} {

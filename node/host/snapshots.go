@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -55,6 +56,9 @@ func (n *Node) writeSnapshot(l *loop, s worker.WriteSnapshot) {
 			} else {
 				w.Abort()
 			}
+		}
+		if errors.Is(err, snapshot.ErrSync) {
+			n.fatal(err) // a later sync may succeed over pages that this one lost
 		}
 		done.Err = err
 		l.post(func(in *worker.Input) { in.SnapshotsWritten = append(in.SnapshotsWritten, done) })

@@ -22,6 +22,7 @@ const maxTokenFloor = 1 << 52
 func (l *loader) check() {
 	c := &l.Config
 	c.DataDir, c.ClusterKeyFile = l.relative("data_dir", c.DataDir), l.relative("cluster_key_file", c.ClusterKeyFile)
+	c.PIDFile = l.relative("pid_file", c.PIDFile)
 	if c.Mode == ModeGateway && l.Origin["data_dir"] == "" {
 		c.DataDir = "" // a gateway needs none, and must not get in a node's way
 	}

@@ -26,6 +26,10 @@ type Config struct {
 	// placement map is kept there.
 	DataDir string `yaml:"data_dir"`
 
+	// A file that the process id is written to at the start; in the file,
+	// relative to the file. Unset: none.
+	PIDFile string `yaml:"pid_file"`
+
 	// A file with the cluster's key: 32 bytes, written as 64 hexadecimal digits
 	// or in base64 (`openssl rand -hex 32`). The same key on every node and
 	// gateway: it encrypts gossip and signs session strings. In the file, relative

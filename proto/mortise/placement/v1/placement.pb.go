@@ -144,9 +144,11 @@ type Node struct {
 	Region  string `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
 	Zone    string `protobuf:"bytes,5,opt,name=zone,proto3" json:"zone,omitempty"`
 	// HTTP address of its own gateway; empty if it runs none.
-	HttpAddress   string `protobuf:"bytes,6,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HttpAddress string `protobuf:"bytes,6,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
+	// gRPC address of its own gateway, for clients; empty if it runs none.
+	GatewayAddress string `protobuf:"bytes,7,opt,name=gateway_address,json=gatewayAddress,proto3" json:"gateway_address,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
@@ -217,6 +219,13 @@ func (x *Node) GetZone() string {
 func (x *Node) GetHttpAddress() string {
 	if x != nil {
 		return x.HttpAddress
+	}
+	return ""
+}
+
+func (x *Node) GetGatewayAddress() string {
+	if x != nil {
+		return x.GatewayAddress
 	}
 	return ""
 }
@@ -1229,14 +1238,15 @@ const file_mortise_placement_v1_placement_proto_rawDesc = "" +
 	"\fnext_node_id\x18\x06 \x01(\x04R\n" +
 	"nextNodeId\x12\"\n" +
 	"\rnext_shard_id\x18\a \x01(\rR\vnextShardId\x12&\n" +
-	"\x0fnext_replica_id\x18\b \x01(\x04R\rnextReplicaId\"\x93\x01\n" +
+	"\x0fnext_replica_id\x18\b \x01(\x04R\rnextReplicaId\"\xbc\x01\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06region\x18\x04 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x05 \x01(\tR\x04zone\x12!\n" +
-	"\fhttp_address\x18\x06 \x01(\tR\vhttpAddress\"\xbe\x01\n" +
+	"\fhttp_address\x18\x06 \x01(\tR\vhttpAddress\x12'\n" +
+	"\x0fgateway_address\x18\a \x01(\tR\x0egatewayAddress\"\xbe\x01\n" +
 	"\x05Shard\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x122\n" +

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// defaultEndpoint is where a gateway listens when nobody says otherwise.
+const defaultEndpoint = "127.0.0.1:7420"
+
+// Env is what a command line has around it.
+type Env struct {
+	In       *os.File
+	Out      io.Writer
+	Err      io.Writer
+	Environ  []string
+	Signals  <-chan os.Signal
+	Self     string // path of this program, for processes that it starts
+	openLock func(ctx context.Context, c lockConfig) (lockSource, error)
+}
+
+func (e *Env) getenv(name string) string {
+	for _, kv := range e.Environ {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// sayf writes a line for people.
+func (e *Env) sayf(format string, args ...any) {
+	fmt.Fprintf(e.Err, "mortise: "+format+"\n", args...)
+}
+
+// app is the state that all commands share.
+type app struct {
+	*Env
+	endpoints []string
+	output    string
+	timeout   time.Duration
+}
+
+// Run carries out one command line. The error is a *Error.
+func Run(ctx context.Context, env *Env, args []string) error {
+	if env.openLock == nil {
+		env.openLock = openSDK
+	}
+	root := newRoot(env)
+	root.SetArgs(args)
+	root.SetOut(env.Out)
+	root.SetErr(env.Err)
+	root.SetIn(env.In)
+	err := root.ExecuteContext(ctx)
+	var own *Error
+	if err == nil || errors.As(err, &own) {
+		return err
+	}
+	// What cobra itself refuses is always a mistake of the command line.
+	return &Error{Kind: Usage, Err: err, Next: "mortise help"}
+}
+
+func newRoot(env *Env) *cobra.Command {
+	a := &app{Env: env}
+	root := &cobra.Command{
+		Use:   "mortise",
+		Short: "A distributed lock service",
+		Long: example(`
+			mortise dev                                  # a whole cluster to try out
+			mortise lock run invoice/7 -- ./pay.sh       # run a command while holding a lock
+			mortise lock ls`) +
+			"Mortise is a distributed lock service with fencing tokens.\n",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		// A suggestion needs no more than two wrong letters.
+		SuggestionsMinimumDistance: 2,
+		RunE:                       groupOnly,
+		Args:                       cobra.ArbitraryArgs,
+	}
+	f := root.PersistentFlags()
+	f.StringSliceVar(&a.endpoints, "endpoints", nil, "gateways, host:port, separated by commas (default $MORTISE_ENDPOINTS or "+defaultEndpoint+")")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &Error{Kind: Usage, Err: err, Next: cmd.CommandPath() + " --help"}
+	})
+	root.AddGroup(
+		&cobra.Group{ID: "use", Title: "Locks:"},
+		&cobra.Group{ID: "look", Title: "Looking at a cluster:"},
+		&cobra.Group{ID: "run", Title: "Running a cluster:"},
+	)
+	root.AddCommand(
+		newLock(a), newSession(a),
+		newCluster(a), newNode(a), newShard(a),
+		newDev(a), newServer(a),
+		newVersion(a), newExitCodes(),
+	)
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	return root
+}
+
+// prepare checks what all commands share.
+func (a *app) prepare(cmd *cobra.Command) error {
+	if len(a.endpoints) == 0 {
+		a.endpoints = splitList(a.getenv("MORTISE_ENDPOINTS"))
+	}
+	if len(a.endpoints) == 0 {
+		a.endpoints = []string{defaultEndpoint}
+	}
+	for _, e := range a.endpoints {
+		if !isHostPort(e) {
+			return usagef(cmd.CommandPath()+" --endpoints "+defaultEndpoint, "--endpoints must be host:port, separated by commas; %q is not", e)
+		}
+	}
+	if cmd.Flags().Lookup("output") != nil && a.output != "table" && a.output != "json" {
+		return usagef(cmd.CommandPath()+" -o json", "-o must be table or json; %q is neither", a.output)
+	}
+	return nil
+}
+
+// groupOnly is the body of commands that only hold others.
+func groupOnly(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	near := ""
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		return usagef(cmd.CommandPath()+" "+s[0], "%s has no command %q", cmd.CommandPath(), args[0])
+	}
+	return usagef(cmd.CommandPath()+" --help"+near, "%s has no command %q", cmd.CommandPath(), args[0])
+}
+
+// group makes a command that only holds others.
+func group(use, short, id, examples string, children ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Long: example(examples) + short + ".\n", GroupID: id, RunE: groupOnly, Args: cobra.ArbitraryArgs}
+	c.AddCommand(children...)
+	return c
+}
+
+// reading adds the flags of commands that show something.
+func (a *app) reading(c *cobra.Command) *cobra.Command {
+	c.Flags().StringVarP(&a.output, "output", "o", "table", "table or json")
+	return a.asking(c)
+}
+
+// asking adds the flags of commands that ask a gateway something.
+func (a *app) asking(c *cobra.Command) *cobra.Command {
+	c.Flags().DurationVar(&a.timeout, "request-timeout", 10*time.Second, "give up after this time")
+	return c
+}
+
+// example puts examples first in a help text.
+func example(text string) string {
+	var b strings.Builder
+	for line := range strings.SplitSeq(strings.Trim(text, "\n"), "\n") {
+		b.WriteString("  " + strings.TrimLeft(line, "\t") + "\n")
+	}
+	return b.String() + "\n"
+}
+
+func splitList(text string) []string {
+	var out []string
+	for s := range strings.SplitSeq(text, ",") {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// exactArgs is cobra's, as a usage error with the next step.
+func exactArgs(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usagef(cmd.CommandPath()+" --help", "%s takes %s; it got %d arguments", cmd.CommandPath(), what, len(args))
+		}
+		return nil
+	}
+}
