@@ -159,7 +159,7 @@ func open(t *testing.T, owner string, ttl time.Duration, endpoints ...string) *m
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		_ = c.Close(ctx) // the cluster may be gone by now
 	})

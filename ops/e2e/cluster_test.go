@@ -174,6 +174,12 @@ gateway:
 // run` for each node, then `mortise server init`.
 func startServers(t *testing.T, nodes int) *cluster {
 	t.Helper()
+	return startNamed(t, "n", nodes)
+}
+
+// startNamed is startServers with a prefix of the nodes' names.
+func startNamed(t *testing.T, prefix string, nodes int) *cluster {
+	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir()}
 	t.Cleanup(c.killAll)
 	var gossip []string
@@ -181,7 +187,7 @@ func startServers(t *testing.T, nodes int) *cluster {
 		gossip = append(gossip, freeAddr(t))
 	}
 	for i := range nodes {
-		name := fmt.Sprintf("n%d", i+1)
+		name := fmt.Sprintf("%s%d", prefix, i+1)
 		s := c.add(writeConfig(t, c.dir, name, fmt.Sprintf("z%d", i%3+1), gossip[i], gossip), 0, nil)
 		c.run(s)
 	}
@@ -206,8 +212,12 @@ func (c *cluster) run(s *server) {
 	c.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.proc = start(c.t, s.name, exec.Command(binary, "server", "run", "--config", s.config))
-	s.pid = s.proc.pid
+	// killAll ends it, after the test's clients have said good-bye.
+	p, err := spawn(s.name, filepath.Join(filepath.Dir(s.config), "log"), exec.Command(binary, "server", "run", "--config", s.config))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s.proc, s.pid = p, p.pid
 }
 
 // restart starts a killed server again and waits until it is ready.
@@ -268,6 +278,12 @@ func (c *cluster) signal(sig syscall.Signal, servers ...*server) {
 func (c *cluster) kill(servers ...*server) {
 	c.t.Helper()
 	c.signal(syscall.SIGKILL, servers...)
+	c.gone(servers...)
+}
+
+// gone waits until killed servers have ended.
+func (c *cluster) gone(servers ...*server) {
+	c.t.Helper()
 	for _, s := range servers {
 		eventually(c.t, 10*time.Second, s.name+" to be gone", func() error {
 			if alive(s.pid) {
@@ -290,7 +306,12 @@ func (c *cluster) killAll() {
 			_ = signal(pid, filepath.Dir(file), syscall.SIGKILL)
 		}
 	}
-	if c.t.Failed() && c.dev != nil {
+	for _, s := range c.servers {
+		if s.proc != nil {
+			s.proc.kill()
+		}
+	}
+	if c.t.Failed() {
 		logs, _ := filepath.Glob(filepath.Join(c.dir, "*", "*log*"))
 		for _, l := range logs {
 			if i, err := os.Stat(l); err == nil && i.Mode().IsRegular() {

@@ -130,17 +130,17 @@ func TestCountedLimitsDisagree(t *testing.T) {
 		t.Fatalf("counted acquire: %d %v", code, o)
 	}
 	for _, c := range []struct {
-		fields object
-		field  string
+		fields         object
+		field, inForce string
 	}{
-		{object{"mode": "counted", "limit": 5}, "limit"},
-		{object{"mode": "exclusive"}, "mode"},
-		{object{"mode": "shared"}, "mode"},
+		{object{"mode": "counted", "limit": 5}, "limit", "3"},
+		{object{"mode": "exclusive"}, "mode", "counted"},
+		{object{"mode": "shared"}, "mode", "counted"},
 	} {
 		code, o := take(c.fields)
 		e, _ := o["error"].(map[string]any)
 		message, _ := e["message"].(string)
-		if code != http.StatusBadRequest || e["code"] != "FAILED_PRECONDITION" || e["field"] != c.field || !strings.Contains(message, "3") {
+		if code != http.StatusBadRequest || e["code"] != "FAILED_PRECONDITION" || e["field"] != c.field || !strings.Contains(message, c.inForce) {
 			t.Errorf("%v while 3 permits are in force: %d %v", c.fields, code, o)
 		}
 	}

@@ -110,7 +110,7 @@ func killUnderLoad(t *testing.T, c *cluster, rounds int, victims func() []*serve
 		t.Logf("round %d: killed %s, leaders of %d shards: first grants p50 %v, worst %v", round, namesOfServers(dead), len(affected),
 			quantile(times, 0.5).Round(time.Millisecond), quantile(times, 1).Round(time.Millisecond))
 		all = append(all, times...)
-		c.kill(dead...)
+		c.gone(dead...)
 		c.restart(dead...)
 		c.caughtUp(30 * time.Second)
 	}
@@ -158,4 +158,44 @@ func namesOfServers(servers []*server) string {
 		out = append(out, s.name)
 	}
 	return fmt.Sprint(out)
+}
+
+// TestLeaderFrozen stops the node that leads most shards for longer than an
+// election takes, as a long pause would, and lets it go on: clients see no
+// error, and no session of theirs ends.
+func TestLeaderFrozen(t *testing.T) {
+	c := startDev(t, 3)
+	names := c.namesOf()
+	l := startLoad(t, loadSpec{clients: 60, ttl: 10 * time.Second, think: 100 * time.Millisecond,
+		names: 8, contested: 10, patience: 20 * time.Second}, c.grpc)
+	probe := open(t, "probe", 10*time.Second, c.grpc)
+	var kept []*mortise.Grant
+	for _, name := range names {
+		release(t, lock(t, probe, name, 10*time.Second))
+		kept = append(kept, lock(t, probe, name+"/kept", 10*time.Second))
+	}
+	var all []time.Duration
+	for range pick(1, 5) {
+		s, led := c.busiest()
+		stopped := time.Now()
+		c.signal(syscall.SIGSTOP, s)
+		took := make(chan time.Duration)
+		for _, shard := range led {
+			go func() { took <- untilGranted(l, probe, names[shard], stopped) }()
+		}
+		for range led {
+			all = append(all, <-took)
+		}
+		time.Sleep(time.Until(stopped.Add(6 * time.Second)))
+		c.signal(syscall.SIGCONT, s)
+		c.caughtUp(30 * time.Second)
+	}
+	for _, g := range kept {
+		if err := g.Err(); err != nil {
+			t.Errorf("%s: %v", g.Name(), err)
+		}
+	}
+	l.stop()
+	figure(t, "leader frozen to first grant per affected shard: p50 %v, worst %v of %d",
+		quantile(all, 0.5).Round(time.Millisecond), quantile(all, 1).Round(time.Millisecond), len(all))
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestGRPCByReflection does all of it with grpcurl, which knows of the service
@@ -91,10 +92,19 @@ func TestGRPCByReflection(t *testing.T) {
 		t.Errorf("force-release: %v", o)
 	}
 	do("CloseSession", object{"session_id": session})
-	// The stream, too: one frame that opens, one that acquires.
-	out, err := grpcurl(`{"ops":[{"open":{"client":"stream"}}]} {"ops":[{"renew":{"number":1}},{"acquire":{"seq":1,"name":"reflected"}}]}`,
-		"mortise.lock.v1.LockService/Session")
-	if err != nil || !strings.Contains(out, "opened") || !strings.Contains(out, "granted") {
-		t.Errorf("session stream: %v\n%s", err, out)
+	// The stream, too: one frame that opens, one that acquires. It lives as long
+	// as its input is open.
+	stream := exec.Command(tool, "-plaintext", "-d", "@", dev.grpc, "mortise.lock.v1.LockService/Session")
+	in, err := stream.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer in.Close()
+	p := start(t, "grpcurl", stream)
+	fmt.Fprintln(in, `{"ops":[{"open":{"client":"stream"}}]}`)
+	p.waitLog(t, `"opened"`, 10*time.Second)
+	fmt.Fprintln(in, `{"ops":[{"renew":{"number":1}},{"acquire":{"seq":1,"name":"reflected"}}]}`)
+	p.waitLog(t, `"granted"`, 10*time.Second)
+	fmt.Fprintln(in, `{"ops":[{"close":{}}]}`)
+	p.waitLog(t, `"closed"`, 10*time.Second)
 }

@@ -87,7 +87,7 @@ func TestServersThatMustNotStart(t *testing.T) {
 	release(t, lock(t, open(t, "after-wipe", 10*time.Second, n1.grpc), "after/wipe", 10*time.Second))
 
 	// A node of another cluster that is pointed at this one.
-	other := startServers(t, 1)
+	other := startNamed(t, "stranger", 1)
 	stranger := other.servers[0]
 	other.kill(stranger)
 	strangersGossip := configOf(t, stranger.config).Gossip
