@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -57,28 +58,36 @@ func TestMinorityRefuses(t *testing.T) {
 			t.Errorf("%s without a majority was answered after %v; the deadline is 5 s and the wait", what, took)
 		}
 	}
-	for what, body := range map[string]object{
-		"Acquire":   {"session_id": session, "name": "minority/new", "wait_ms": 500},
-		"KeepAlive": {"session_id": session},
+	var wg sync.WaitGroup
+	for what, body := range map[string]any{
+		"Acquire":                     object{"session_id": session, "name": "minority/new", "wait_ms": 500},
+		"KeepAlive":                   object{"session_id": session},
+		"Describe?name=minority/held": nil,
 	} {
-		begun := time.Now()
-		code, o := call(t, c.http, what, body)
-		if what == "KeepAlive" && code == http.StatusOK && o["renewed"] == false {
-			continue // says as clearly that nothing was renewed
-		}
-		refused(what, code, o, time.Since(begun))
+		wg.Go(func() {
+			begun := time.Now()
+			code, o, err := tryCall(c.http, what, body)
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+				return
+			}
+			if what == "KeepAlive" && code == http.StatusOK && o["renewed"] == false {
+				return // says as clearly that nothing was renewed
+			}
+			refused(what, code, o, time.Since(begun))
+		})
 	}
-	begun := time.Now()
-	code, o := call(t, c.http, "Describe?name=minority/held", nil)
-	refused("Describe", code, o, time.Since(begun))
 	for shard, name := range names {
-		ctx, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
-		_, err := locks(t, c.grpc).Describe(ctx, &lockv1.DescribeRequest{Name: name})
-		cancel()
-		if got := status.Code(err); got != codes.Unavailable && got != codes.DeadlineExceeded {
-			t.Errorf("describe in shard %d without a majority: %v", shard, err)
-		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			defer cancel()
+			_, err := locks(t, c.grpc).Describe(ctx, &lockv1.DescribeRequest{Name: name})
+			if got := status.Code(err); got != codes.Unavailable && got != codes.DeadlineExceeded {
+				t.Errorf("describe in shard %d without a majority: %v", shard, err)
+			}
+		})
 	}
+	wg.Wait()
 
 	c.signal(syscall.SIGCONT, c.servers[1], c.servers[2])
 	again := open(t, "again", 10*time.Second, c.endpoints()...)

@@ -85,14 +85,15 @@ func TestServersThatMustNotStart(t *testing.T) {
 	c.refused(t, "wiped disk", n3.config, `(?i)(wiped|empty|lost|no data|new name|another name)`)
 	// It did no harm: the others go on.
 	release(t, lock(t, open(t, "after-wipe", 10*time.Second, n1.grpc), "after/wipe", 10*time.Second))
+}
 
-	// A node of another cluster that is pointed at this one.
-	other := startNamed(t, "stranger", 1)
+// TestForeignClusterIsRefused points a node of another cluster at this one.
+func TestForeignClusterIsRefused(t *testing.T) {
+	c, other := startServers(t, 1), startNamed(t, "stranger", 1)
 	stranger := other.servers[0]
 	other.kill(stranger)
-	strangersGossip := configOf(t, stranger.config).Gossip
 	c.refused(t, "data directory of another cluster",
-		edit(t, stranger.config, "join: ["+strangersGossip.Join[0]+"]", "join: ["+configOf(t, n1.config).Gossip.Listen+"]"),
+		edit(t, stranger.config, "join: ["+configOf(t, stranger.config).Gossip.Join[0]+"]", "join: ["+configOf(t, c.servers[0].config).Gossip.Listen+"]"),
 		`(?i)another cluster|other cluster|cluster id`)
 	other.restart(stranger) // and its own cluster still has it
 }
