@@ -138,7 +138,7 @@ func start(t testing.TB) (*Gateway, *fakeNode) {
 		Nodes: []*placementv1.Node{{Id: 1, Name: "n1", Address: lis.Addr().String(), Region: "eu", Zone: "eu-a"}},
 		Shards: []*placementv1.Shard{{Id: 0, Region: "eu", Replicas: []*placementv1.Replica{{Id: 1, Node: 1}}},
 			{Id: 1, Region: "eu", Owns: []*placementv1.Selector{{HashLast: 1<<64 - 1}}, Replicas: []*placementv1.Replica{{Id: 2, Node: 1}}, Generation: 1}},
-		Pins: []*placementv1.Pin{{Prefix: "", Region: "eu"}}}
+		Pins: []*placementv1.Pin{{Prefix: "", Region: "eu"}}, NextNodeId: 2, NextShardId: 2, NextReplicaId: 3}
 	srv := grpc.NewServer()
 	nodev1.RegisterNodeServiceServer(srv, f)
 	placementv1.RegisterPlacementServiceServer(srv, f)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mortise-lock/mortise/gateway/core"
+	"github.com/mortise-lock/mortise/placement"
 	placementv1 "github.com/mortise-lock/mortise/proto/mortise/placement/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -71,7 +72,7 @@ func (g *Gateway) adopt(m *placementv1.Map, from string) error {
 	if old != nil && m.Generation <= old.Generation {
 		return nil
 	}
-	r, err := core.RouterOf(m)
+	r, err := placement.RouterFromMap(m)
 	if err != nil {
 		return fmt.Errorf("from %s: %w", from, err)
 	}

@@ -164,11 +164,7 @@ func (n *Node) initialState(m *placementv1.Map, s *placementv1.Shard, replica, f
 		}
 		content = machine.Snapshot()
 	} else {
-		cfg := shard.Config{ID: st.Shard, Floor: floor, Index: firstIndex, Term: firstTerm}
-		for _, sel := range s.Owns {
-			cfg.Owns = append(cfg.Owns, shard.Selector{Prefix: sel.Prefix, Excluded: sel.Excluded, HashFirst: sel.HashFirst, HashLast: sel.HashLast})
-		}
-		sn := shard.New(cfg).Snapshot()
+		sn := shard.New(shard.Config{ID: st.Shard, Owns: placement.Selectors(s), Floor: floor, Index: firstIndex, Term: firstTerm}).Snapshot()
 		defer sn.Close()
 		content = sn
 	}

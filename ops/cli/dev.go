@@ -120,7 +120,7 @@ func (a *app) dev(ctx context.Context, f *devFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	front, err := server.Start(gwLoaded, ThisBuild().Version, server.Logger(gw.Log, a.Err))
+	front, err := server.Start(gwLoaded, a.build().Version, server.Logger(gw.Log, a.Err))
 	if err != nil {
 		return &Error{Err: err, Next: "mortise dev --grpc 127.0.0.1:PORT --http 127.0.0.1:PORT"}
 	}
@@ -264,7 +264,7 @@ func (a *app) startInside(ctx context.Context, nodes []*devNode) (running []*ser
 	ends := make(chan error, len(nodes))
 	for _, n := range nodes {
 		n.loaded.Log.Level = "warn"
-		s, err := server.Start(n.loaded, ThisBuild().Version, server.Logger(n.loaded.Log, a.Err).With("node", n.name))
+		s, err := server.Start(n.loaded, a.build().Version, server.Logger(n.loaded.Log, a.Err).With("node", n.name))
 		if err != nil {
 			return running, nil, fmt.Errorf("node %s: %w", n.name, err)
 		}

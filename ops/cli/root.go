@@ -23,6 +23,7 @@ type Env struct {
 	Environ  []string
 	Signals  <-chan os.Signal
 	Self     string // path of this program, for processes that it starts
+	Version  string // of the build; empty: as the toolchain recorded it
 	openLock func(ctx context.Context, c lockConfig) (lockSource, error)
 }
 

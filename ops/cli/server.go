@@ -75,7 +75,7 @@ func (a *app) runServer(ctx context.Context, l *config.Loaded) error {
 	log := server.Logger(l.Log, a.Err)
 	ctx, stop := a.untilSignal(ctx)
 	defer stop()
-	srv, err := server.Start(l, ThisBuild().Version, log)
+	srv, err := server.Start(l, a.build().Version, log)
 	if err != nil {
 		return &Error{Kind: Failed, Err: err}
 	}

@@ -17,11 +17,11 @@ type Build struct {
 	Platform string `json:"platform"`
 }
 
-// ThisBuild reads what the toolchain recorded.
-func ThisBuild() Build {
-	b := Build{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+// build is what the linker was told, and what the toolchain recorded.
+func (e *Env) build() Build {
+	b := Build{Version: e.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		if info.Main.Version != "" {
+		if b.Version == "" {
 			b.Version = info.Main.Version
 		}
 		for _, s := range info.Settings {
@@ -43,7 +43,7 @@ func newVersion(a *app) *cobra.Command {
 		Long:  example("mortise version") + "Shows the version of this program.\n",
 		Args:  exactArgs(0, "no argument"),
 		RunE: func(*cobra.Command, []string) error {
-			b := ThisBuild()
+			b := a.build()
 			if a.output == "json" {
 				return a.printJSON(b, "  ")
 			}

@@ -20,6 +20,9 @@ var codes = map[cli.Kind]int{
 	cli.BadConfig: 78, cli.LockLost: 80, cli.NotStarted: 125, cli.CantExecute: 126, cli.NoCommand: 127,
 }
 
+// version is set by the linker.
+var version string
+
 func main() {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
@@ -27,7 +30,7 @@ func main() {
 	if err != nil {
 		self = os.Args[0]
 	}
-	env := &cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Signals: signals, Self: self}
+	env := &cli.Env{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Environ: os.Environ(), Signals: signals, Self: self, Version: version}
 	os.Exit(code(cli.Run(context.Background(), env, os.Args[1:])))
 }
 
