@@ -21,7 +21,6 @@ const maxFrameOps = 1000
 type stream struct {
 	s      *Session
 	id     core.StreamID
-	conn   *conn
 	ctx    context.Context
 	cancel context.CancelFunc
 	wake   chan struct{} // capacity 1

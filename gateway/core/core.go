@@ -256,14 +256,16 @@ func (c *Core) nodeFrame(n *node, f *nodev1.ExchangeResponse, now Time, out *Out
 	for _, h := range f.Leaders {
 		c.learn(h, now, out)
 	}
+	// News first: the end of a registration says why its waits ended, which
+	// their own answers, in the same frame, do not.
+	for _, p := range f.Pushes {
+		c.pushed(p, now, out)
+	}
 	for _, resp := range f.Responses {
 		c.response(n, resp, now, out)
 	}
 	for _, r := range f.Renewed {
 		c.renewed(n, r, now, out)
-	}
-	for _, p := range f.Pushes {
-		c.pushed(p, now, out)
 	}
 	if len(f.Leaders) > 0 {
 		c.locatesMoved(now, out)

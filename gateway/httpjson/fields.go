@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
 )
@@ -150,6 +151,10 @@ func readBody(w http.ResponseWriter, r *http.Request, fs fields) error {
 	}
 	if r.URL.RawQuery != "" {
 		return &fieldErr{"", "this call takes its fields in a JSON body, not in the query"}
+	}
+	if !utf8.Valid(b) {
+		// The decoder would put replacement characters, that is, another name.
+		return &fieldErr{"", "the body must be UTF-8"}
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {

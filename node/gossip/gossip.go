@@ -36,6 +36,8 @@ type Member struct {
 	ClusterID     string `json:"c,omitempty"`
 	Node          uint64 `json:"n,omitempty"`
 	MapGeneration uint64 `json:"m,omitempty"`
+	// Gossip is where it gossips, host:port, as seen by others.
+	Gossip string `json:"-"`
 }
 
 // Config of Start.
@@ -163,7 +165,7 @@ func (g *Gossip) Members() []Member {
 		if json.Unmarshal(n.Meta, &m) != nil {
 			continue // not a node of ours
 		}
-		m.Name = n.Name
+		m.Name, m.Gossip = n.Name, n.Address()
 		all = append(all, m)
 	}
 	slices.SortFunc(all, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mortise-lock/mortise/node/logstore"
@@ -159,6 +160,32 @@ func (n *Node) watchForNamesake() {
 		}
 	}
 }
+
+// watchForStrangers stops a node that was just started and told to join nodes
+// of another cluster. Those don't mind: only what this node's own
+// configuration names counts.
+func (n *Node) watchForStrangers() {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for time.Since(n.started) < strangerWatch {
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, g := range n.gossip.Members() {
+			if g.ClusterID == "" || g.ClusterID == n.clusterID() || !slices.Contains(n.cfg.Gossip.Join, g.Gossip) {
+				continue
+			}
+			n.fatal(fmt.Errorf("data directory %s belongs to cluster %s, but gossip.join names %s (node %s) of another cluster, %s: "+
+				"put gossip.join right, or give an empty data directory", n.cfg.DataDir, n.clusterID(), g.Gossip, g.Name, g.ClusterID))
+			return
+		}
+	}
+}
+
+// strangerWatch is how long after its start a node looks for such a mistake.
+const strangerWatch = 15 * time.Second
 
 // foreignMap asks the nodes seen by gossip for the map of their cluster.
 func (n *Node) foreignMap() *placementv1.Map {

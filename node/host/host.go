@@ -184,6 +184,7 @@ func (n *Node) open() error {
 		if err := n.start(id, states); err != nil {
 			return err
 		}
+		n.work.Go(n.watchForStrangers)
 	} else {
 		n.log.Info("this node belongs to no cluster yet; it waits for: mortise server init", "name", n.cfg.Name, "address", n.address)
 		n.work.Go(n.watchForNamesake)
@@ -212,7 +213,7 @@ func (n *Node) serve() {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(16 << 20), grpc.MaxConcurrentStreams(10_000),
 		grpc.StaticStreamWindowSize(4 << 20), grpc.StaticConnWindowSize(8 << 20),
-		grpc.WriteBufferSize(128 << 10), grpc.SharedWriteBuffer(true),
+		grpc.WriteBufferSize(128 << 10),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 	}

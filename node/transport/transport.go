@@ -190,7 +190,7 @@ func (t *Transport) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
 		// Fixed windows: measuring them costs pings.
 		grpc.WithStaticStreamWindowSize(4 << 20), grpc.WithStaticConnWindowSize(8 << 20),
-		grpc.WithWriteBufferSize(128 << 10), grpc.WithSharedWriteBuffer(true),
+		grpc.WithWriteBufferSize(128 << 10),
 		grpc.WithDisableServiceConfig(),
 	}
 	if t.cfg.Dial != nil {

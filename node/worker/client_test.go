@@ -23,7 +23,6 @@ type client struct {
 	sent    map[uint64]Time // renewal number -> when sent
 	epoch   uint64
 	covered Time // send time of the newest acknowledged renewal
-	ended   bool
 }
 
 var clientSeq uint64

@@ -88,7 +88,6 @@ func TestWaitLimit(t *testing.T) {
 	// The same over a leader change in the middle of the wait.
 	id = s.send(n, b.stream, 1, b.acquireReq(2, name, 4000))
 	s.run(1000 * milli)
-	at = s.now
 	n.crash()
 	m := s.waitLeader(1)
 	id = s.send(m, b.stream, 1, b.acquireReq(2, name, 4000))

@@ -61,7 +61,6 @@ type simNode struct {
 	paused bool // the process stands still
 	pausedAt,
 	tickAt Time
-	clock   Time // node's own clock less virtual time
 	streams StreamID
 
 	// Disk.
@@ -71,7 +70,6 @@ type simNode struct {
 	syncTime  Time
 	stuckDisk bool
 	fileSeq   int
-	fatal     error
 	draining  bool
 	drained   bool
 	lastMap   *placementv1.Map

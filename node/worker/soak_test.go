@@ -28,7 +28,6 @@ type soaker struct {
 	grant   Time // lease by the grant
 	hold    Time // when to release
 	renewAt Time
-	node    *simNode
 	term    uint64
 	dead    Time // renews nothing until then
 	regAt   Time

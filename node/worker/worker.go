@@ -30,14 +30,13 @@ type Worker struct {
 	down map[NodeID]uint64
 	tick uint64
 
-	outcome     shard.Outcome
-	scratch     []byte
-	expired     []shard.Registration
-	snapshots   int // being written
-	transferSeq uint64
-	draining    bool
-	counters    Counters
-	failed      bool
+	outcome   shard.Outcome
+	scratch   []byte
+	expired   []shard.Registration
+	snapshots int // being written
+	draining  bool
+	counters  Counters
+	failed    bool
 }
 
 // Counters count since New. Read them between steps.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -164,7 +163,12 @@ gateway:
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, name, "mortise.yaml")
-	if err := errors.Join(os.WriteFile(key, []byte(clusterKey), 0o600), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+	if _, err := os.Stat(key); err != nil { // nodes that run already may be reading it
+		if err := os.WriteFile(key, []byte(clusterKey), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file

@@ -61,7 +61,7 @@ func (s *Session) event(e *lockv1.SessionEvent, now Time, out *Output) {
 		s.inventory(e.Inventory, now, out)
 	case *lockv1.SessionEvent_Closed:
 		if s.closing {
-			s.end(e.Closed.Failure, out)
+			s.end(LostSession, e.Closed.Failure, out)
 		}
 	case *lockv1.SessionEvent_GoAway:
 		s.cur.leaving = true

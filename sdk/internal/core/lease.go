@@ -1,6 +1,8 @@
 package core
 
 import (
+	"google.golang.org/grpc/codes"
+
 	"slices"
 
 	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
@@ -33,6 +35,13 @@ func (s *Session) at(shard uint32, number uint64, now Time, out *Output) *regist
 func (s *Session) registrationEnded(shard uint32, number uint64, why LostReason, now Time, out *Output) {
 	r := s.at(shard, number, now, out)
 	if r == nil {
+		return
+	}
+	if why == LostRevoked {
+		// An operator ended the session, not its presence in one shard: going on
+		// elsewhere, or anew, would undo that.
+		s.end(why, &lockv1.Failure{Code: int32(codes.Aborted), Message: "an operator revoked the session",
+			Detail: &lockv1.ErrorDetail{Reason: "SESSION_REVOKED"}}, out)
 		return
 	}
 	reg := Registration{shard, number}

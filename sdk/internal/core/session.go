@@ -152,7 +152,7 @@ func (s *Session) Close(now Time, out *Output) {
 		s.dismiss(a, LostClosed, nil, out)
 	}
 	if s.id == "" {
-		s.end(nil, out)
+		s.end(LostSession, nil, out)
 	} else if s.ready() {
 		s.emit(out, &lockv1.SessionOp{Op: &lockv1.SessionOp_Close{Close: &lockv1.CloseOp{}}})
 	}
@@ -177,12 +177,12 @@ func (s *Session) dismiss(a *acquire, why LostReason, f *lockv1.Failure, out *Ou
 }
 
 // end ends the session for good.
-func (s *Session) end(f *lockv1.Failure, out *Output) {
+func (s *Session) end(why LostReason, f *lockv1.Failure, out *Output) {
 	if s.over {
 		return
 	}
 	for _, a := range s.inOrder(func(a *acquire) bool { return a.id != 0 }) {
-		s.dismiss(a, LostSession, f, out)
+		s.dismiss(a, why, f, out)
 	}
 	s.over = true
 	s.due, s.backed = nil, nil
@@ -226,6 +226,6 @@ func (s *Session) jitter(d time.Duration) time.Duration {
 
 // Abandon ends the session here without another word to the service.
 func (s *Session) Abandon(now Time, out *Output) {
-	s.end(nil, out)
+	s.end(LostSession, nil, out)
 	s.finish(now, out)
 }

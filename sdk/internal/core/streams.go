@@ -196,7 +196,7 @@ func (s *Session) Broken(now Time, id StreamID, f *lockv1.Failure, out *Output) 
 	case s.over:
 	case s.next != nil && s.next.id == id:
 		if s.fatal(f) {
-			s.end(f, out)
+			s.end(LostSession, f, out)
 		} else {
 			s.dialFailed(now)
 		}
@@ -215,11 +215,11 @@ func (s *Session) lose(f *lockv1.Failure, now Time, out *Output) {
 	s.cur = nil
 	if s.closing && f == nil && c.established {
 		// An orderly end after Close.
-		s.end(nil, out)
+		s.end(LostSession, nil, out)
 		return
 	}
 	if s.fatal(f) {
-		s.end(f, out)
+		s.end(LostSession, f, out)
 		return
 	}
 	if s.next != nil {
