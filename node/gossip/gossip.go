@@ -66,6 +66,9 @@ type Gossip struct {
 	self Member
 }
 
+// updateWait bounds how long SetSelf waits for others to be told.
+const updateWait = 100 * time.Millisecond
+
 // retryJoin is the time between tries to reach the others.
 const retryJoin = time.Second
 
@@ -151,8 +154,8 @@ func (g *Gossip) SetSelf(change func(*Member)) {
 	same := g.self == before
 	g.mu.Unlock()
 	if !same {
-		// The timeout bounds the wait for others to hear it; they will anyway.
-		_ = g.list.UpdateNode(0)
+		// 0 would wait for ever where nobody else is left. They will hear it anyway.
+		_ = g.list.UpdateNode(updateWait)
 	}
 }
 
