@@ -206,8 +206,9 @@ func (b *bench) work(ctx context.Context, c *mortise.Client, id int, w *worker) 
 			b.fail(ctx, err)
 			continue
 		}
-		// Not ctx: a lock that was taken is given back.
-		err = grant.Release(context.WithoutCancel(ctx))
+		// Release gets a moment of its own after the end of ctx, and no more: the
+		// service may be gone.
+		err = grant.Release(ctx)
 		if err != nil {
 			b.fail(ctx, err)
 			continue
