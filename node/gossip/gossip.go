@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -64,6 +65,9 @@ type Gossip struct {
 
 	mu   sync.Mutex
 	self Member
+	// seen is kept by events, because memberlist goes on writing to the nodes
+	// that its own list points to.
+	seen map[string]Member
 }
 
 // updateWait bounds how long SetSelf waits for others to be told.
@@ -77,7 +81,7 @@ func Start(cfg Config) (*Gossip, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	g := &Gossip{log: cfg.Logger, self: cfg.Self}
+	g := &Gossip{log: cfg.Logger, self: cfg.Self, seen: map[string]Member{}}
 	if meta := g.NodeMeta(memberlist.MetaMaxSize); len(meta) == 0 {
 		return nil, fmt.Errorf("gossip: what node %s says of itself has more than %d bytes; use shorter names and addresses", cfg.Self.Name, memberlist.MetaMaxSize-100)
 	}
@@ -162,23 +166,18 @@ func (g *Gossip) SetSelf(change func(*Member)) {
 // Members lists the nodes believed to be alive, this one included, in order of
 // name.
 func (g *Gossip) Members() []Member {
-	var all []Member
-	for _, n := range g.list.Members() {
-		m := Member{}
-		if json.Unmarshal(n.Meta, &m) != nil {
-			continue // not a node of ours
-		}
-		m.Name, m.Gossip = n.Name, n.Address()
-		all = append(all, m)
-	}
+	g.mu.Lock()
+	all := slices.Collect(maps.Values(g.seen))
+	g.mu.Unlock()
 	slices.SortFunc(all, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
 // Addr is where it listens.
 func (g *Gossip) Addr() string {
-	n := g.list.LocalNode()
-	return net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port)))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.seen[g.self.Name].Gossip
 }
 
 // Close tells the others that this node leaves, and stops.
@@ -215,16 +214,32 @@ func (g *Gossip) MergeRemoteState([]byte, bool) {}
 
 // NotifyJoin implements memberlist.EventDelegate.
 func (g *Gossip) NotifyJoin(n *memberlist.Node) {
+	g.note(n)
 	g.log.Info("node joined", "name", n.Name, "gossip", n.Address())
 }
 
 // NotifyLeave implements memberlist.EventDelegate.
 func (g *Gossip) NotifyLeave(n *memberlist.Node) {
+	g.mu.Lock()
+	delete(g.seen, n.Name)
+	g.mu.Unlock()
 	g.log.Info("node left or is believed dead", "name", n.Name, "gossip", n.Address())
 }
 
 // NotifyUpdate implements memberlist.EventDelegate.
-func (g *Gossip) NotifyUpdate(*memberlist.Node) {}
+func (g *Gossip) NotifyUpdate(n *memberlist.Node) { g.note(n) }
+
+// note keeps what a node says of itself. Memberlist holds a lock meanwhile.
+func (g *Gossip) note(n *memberlist.Node) {
+	m := Member{}
+	if json.Unmarshal(n.Meta, &m) != nil {
+		return // not a node of ours
+	}
+	m.Name, m.Gossip = n.Name, n.Address()
+	g.mu.Lock()
+	g.seen[n.Name] = m
+	g.mu.Unlock()
+}
 
 // logWriter passes memberlist's lines on, errors and warnings as such.
 type logWriter struct{ log *slog.Logger }
