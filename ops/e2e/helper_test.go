@@ -85,10 +85,11 @@ func holdLocks(s holderSpec) error {
 		tokens[r.g.Name()] = uint64(r.g.Token())
 	}
 	out := json.NewEncoder(os.Stdout)
+	last := time.Now() // before the line that may get this process frozen at once
 	if err := out.Encode(holderEvent{Event: "holding", Tokens: tokens}); err != nil {
 		return err
 	}
-	for last := time.Now(); ; {
+	for {
 		time.Sleep(time.Millisecond)
 		now := time.Now()
 		if gap := now.Sub(last); gap > 500*time.Millisecond {
