@@ -11,11 +11,13 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/mortise-lock/mortise/gateway"
 	"github.com/mortise-lock/mortise/gateway/core"
 	"github.com/mortise-lock/mortise/node/host"
+	"github.com/mortise-lock/mortise/node/logstore/disk"
 	"github.com/mortise-lock/mortise/ops/config"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -47,15 +49,29 @@ func Logger(c config.Log, w io.Writer) *slog.Logger {
 // Start starts everything that the configuration names. When it returns
 // without an error all listeners are open.
 func Start(c *config.Loaded, version string, log *slog.Logger) (*Server, error) {
-	s := &Server{log: log, fatal: make(chan error, 1), served: make(chan error, 3)}
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := s.start(c, version, reg); err != nil {
+	for began := time.Now(); ; time.Sleep(busyPause) {
+		s := &Server{log: log, fatal: make(chan error, 1), served: make(chan error, 3)}
+		reg := prometheus.NewRegistry()
+		reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		err := s.start(c, version, reg)
+		if err == nil {
+			return s, nil
+		}
 		s.abandon()
-		return nil, err
+		busy := errors.Is(err, disk.ErrInUse) || errors.Is(err, syscall.EADDRINUSE)
+		if !busy || time.Since(began) > busyPatience {
+			return nil, err
+		}
 	}
-	return s, nil
 }
+
+// A process that was killed holds its files and ports until the kernel has
+// taken it apart, a moment after it counts as dead. Whoever starts the next one
+// at once must not fail for it.
+const (
+	busyPatience = 2 * time.Second
+	busyPause    = 50 * time.Millisecond
+)
 
 func (s *Server) start(c *config.Loaded, version string, reg *prometheus.Registry) error {
 	g := gateway.Config{ClusterKey: c.Key, Seeds: c.Gateway.Seeds, Listen: c.Gateway.GRPC, HTTPListen: c.Gateway.HTTP,
