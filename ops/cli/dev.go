@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -236,27 +237,36 @@ func (f *devFlags) write(file string, c config.Config) (*config.Loaded, error) {
 	return config.Load(config.Sources{File: file})
 }
 
+// Ports that dev gives out lie below the range from which systems take the
+// local ports of outgoing connections: a node that is down for a moment must
+// find its port free when it comes back.
+const firstPort, lastPort = 10_240, 32_000
+
 // freePorts finds ports that are free for TCP and UDP on loopback.
 func freePorts(n int) ([]int, error) {
 	var ports []int
-	for tries := 0; len(ports) < n; tries++ {
-		if tries > 10*n {
-			return nil, errors.New("not enough free ports on 127.0.0.1")
+	next := firstPort + mathrand.IntN(lastPort-firstPort)
+	for range lastPort - firstPort {
+		if len(ports) == n {
+			return ports, nil
 		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if next++; next > lastPort {
+			next = firstPort
+		}
+		address := fmt.Sprintf("127.0.0.1:%d", next)
+		l, err := net.Listen("tcp", address)
 		if err != nil {
-			return nil, err
+			continue
 		}
-		defer l.Close() // kept until all are found, so that they differ
-		port := l.Addr().(*net.TCPAddr).Port
-		u, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
+		l.Close()
+		u, err := net.ListenPacket("udp", address)
 		if err != nil {
 			continue
 		}
 		u.Close()
-		ports = append(ports, port)
+		ports = append(ports, next)
 	}
-	return ports, nil
+	return nil, fmt.Errorf("not enough free ports on 127.0.0.1 from %d to %d", firstPort, lastPort)
 }
 
 // startInside runs all nodes in this process.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -47,17 +48,20 @@ type cluster struct {
 	dev        *process // nil without `mortise dev`
 }
 
-// freePort finds a port that is free for both TCP and UDP on loopback.
+// freePort finds a port that is free for both TCP and UDP on loopback, below
+// the range from which outgoing connections take theirs: a server that is
+// started again must find its port free.
 func freePort(t *testing.T) int {
 	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for range 1000 {
+		port := 10_240 + rand.IntN(20_000)
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		l, err := net.Listen("tcp", address)
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
-		port := l.Addr().(*net.TCPAddr).Port
-		u, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
 		l.Close()
+		u, err := net.ListenPacket("udp", address)
 		if err != nil {
 			continue
 		}
