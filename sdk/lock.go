@@ -42,6 +42,12 @@ func (s *Session) Acquire(ctx context.Context, name string, p Permits, opts ...A
 	return s.acquire(ctx, s.ns, name, want{mode: Counted, wait: true, permits: p}, opts)
 }
 
+// TryAcquire takes permits of a counted lock if they are free, else returns a
+// *HeldError.
+func (s *Session) TryAcquire(ctx context.Context, name string, p Permits, opts ...AcquireOption) (*Grant, error) {
+	return s.acquire(ctx, s.ns, name, want{mode: Counted, permits: p}, opts)
+}
+
 // Do holds the lock while fn runs. See Client.Do.
 func (s *Session) Do(ctx context.Context, name string, fn func(context.Context, *Grant) error, opts ...AcquireOption) error {
 	g, err := s.Lock(ctx, name, opts...)
@@ -76,6 +82,12 @@ func (c *Client) TryRLock(ctx context.Context, name string, opts ...AcquireOptio
 // Acquire takes permits of a counted lock, waiting until ctx ends.
 func (c *Client) Acquire(ctx context.Context, name string, p Permits, opts ...AcquireOption) (*Grant, error) {
 	return c.acquire(ctx, name, want{mode: Counted, wait: true, permits: p}, opts)
+}
+
+// TryAcquire takes permits of a counted lock if they are free, else returns a
+// *HeldError.
+func (c *Client) TryAcquire(ctx context.Context, name string, p Permits, opts ...AcquireOption) (*Grant, error) {
+	return c.acquire(ctx, name, want{mode: Counted, permits: p}, opts)
 }
 
 // Do holds the lock while fn runs; renewals go on as long as it runs. fn's

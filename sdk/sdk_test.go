@@ -285,6 +285,29 @@ func TestLossByTheClock(t *testing.T) {
 	})
 }
 
+// Permits that don't fit are refused at once, and taken once they fit.
+func TestTryAcquire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t, "g1:1")
+		a := b.client("a", nil, "g1:1")
+		g, err := a.TryAcquire(t.Context(), "sem", Permits{2, 3})
+		must(t, g, err)
+		begun := time.Now()
+		if _, err := a.TryAcquire(t.Context(), "sem", Permits{2, 3}); !errors.Is(err, ErrHeld) {
+			t.Fatal(err)
+		}
+		if waited := time.Since(begun); waited > time.Second {
+			t.Fatalf("it waited %v", waited)
+		}
+		if err := g.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		g, err = a.TryAcquire(t.Context(), "sem", Permits{2, 3})
+		must(t, g, err)
+		b.close(a)
+	})
+}
+
 // No gateway answers: the loss is told before the service grants to another.
 func TestLossBeforeNextGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -222,8 +222,7 @@ type initPlan struct {
 	taken map[uint64]bool
 }
 
-// left lists the nodes that have not taken their part, this one's last
-// neighbour included, in order of id.
+// left lists the nodes that have not taken their part, in order of id.
 func (p *initPlan) left() []*placementv1.Node {
 	var left []*placementv1.Node
 	for _, n := range p.Nodes {

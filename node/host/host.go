@@ -103,7 +103,6 @@ type Node struct {
 	leaders  leaderTable
 	waiting  waiting
 	reported atomic.Pointer[statistics]
-	slowDisk atomic.Int64 // unix ns when the disk was last seen slow
 	peers    peerConns
 }
 
@@ -145,9 +144,8 @@ func (n *Node) open() error {
 	var err error
 	if n.store, err = disk.Open(disk.Options{
 		Dir: filepath.Join(n.cfg.DataDir, "log"), Logger: n.log,
-		OnSynced:   n.synced,
-		OnFatal:    n.fatal,
-		OnDiskSlow: func(d time.Duration) { n.slowDisk.Store(time.Now().UnixNano()) },
+		OnSynced: n.synced,
+		OnFatal:  n.fatal,
 	}); err != nil {
 		return err
 	}

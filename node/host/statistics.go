@@ -20,8 +20,7 @@ type statistics struct {
 	stalls uint64
 }
 
-// keepStatistics gathers once a second, and refreshes what follows from time
-// alone: peers that gossip found elsewhere.
+// keepStatistics gathers once a second.
 func (n *Node) keepStatistics() {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()

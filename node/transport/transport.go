@@ -26,11 +26,9 @@ const (
 	// maxQueue bounds what waits for one stream, in bytes.
 	maxQueue = 16 << 20
 	// maxFrame is the size at which a frame is closed.
-	maxFrame = 1 << 20
-	// maxMessage bounds a received gRPC message: a frame and one large append.
-	maxMessage = 8 << 20
-	redialMin  = 50 * time.Millisecond
-	redialMax  = time.Second
+	maxFrame  = 1 << 20
+	redialMin = 50 * time.Millisecond
+	redialMax = time.Second
 )
 
 // Classes of traffic.
@@ -85,9 +83,9 @@ type Config struct {
 type Stats struct {
 	// Sent and Received messages, Frames sent, Dropped for want of room or of a
 	// connection, Refused streams (of a foreign cluster, say), Breaks of streams.
-	Sent, Received, Frames, Dropped, Refused, Breaks     atomic.Uint64
-	SnapshotsSent, SnapshotsReceived, SnapshotsFailed    atomic.Uint64
-	SnapshotBytesSent, SnapshotBytesReceived, Misordered atomic.Uint64
+	Sent, Received, Frames, Dropped, Refused, Breaks  atomic.Uint64
+	SnapshotsSent, SnapshotsReceived, SnapshotsFailed atomic.Uint64
+	SnapshotBytesSent, SnapshotBytesReceived          atomic.Uint64
 }
 
 // Transport sends to all peers and serves what they send. Safe for concurrent

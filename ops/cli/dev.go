@@ -7,8 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mortise-lock/mortise/ops/config"
+	"github.com/mortise-lock/mortise/ops/loopback"
 	"github.com/mortise-lock/mortise/ops/server"
 	placementv1 "github.com/mortise-lock/mortise/proto/mortise/placement/v1"
 	"github.com/spf13/cobra"
@@ -189,21 +188,20 @@ func (f *devFlags) layOut() (nodes []*devNode, key string, err error) {
 	if err := os.WriteFile(keyFile, []byte(key+"\n"), 0o600); err != nil {
 		return nil, "", err
 	}
-	ports, err := freePorts(4 * f.nodes)
+	at, err := loopback.Addrs(4 * f.nodes)
 	if err != nil {
 		return nil, "", err
 	}
-	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
 	var gossip []string
 	for i := range f.nodes {
-		gossip = append(gossip, at(4*i+1))
+		gossip = append(gossip, at[4*i+1])
 	}
 	for i := range f.nodes {
 		n := f.node(i)
 		c := config.Default()
 		c.Name, c.Region, c.Zone = n.name, f.regions[0], string(rune('a'+i%3))
 		c.DataDir, c.PIDFile, c.ClusterKeyFile = filepath.Join(n.folder, "data"), filepath.Join(n.folder, "pid"), keyFile
-		c.Listen, c.Gossip.Listen, c.Gateway.GRPC, c.Gateway.HTTP = at(4*i), at(4*i+1), at(4*i+2), at(4*i+3)
+		c.Listen, c.Gossip.Listen, c.Gateway.GRPC, c.Gateway.HTTP = at[4*i], at[4*i+1], at[4*i+2], at[4*i+3]
 		c.Gossip.Join = gossip
 		if f.nodes < 3 {
 			c.Zone = "" // two zones can't be spread over
@@ -235,38 +233,6 @@ func (f *devFlags) write(file string, c config.Config) (*config.Loaded, error) {
 		return nil, err
 	}
 	return config.Load(config.Sources{File: file})
-}
-
-// Ports that dev gives out lie below the range from which systems take the
-// local ports of outgoing connections: a node that is down for a moment must
-// find its port free when it comes back.
-const firstPort, lastPort = 10_240, 32_000
-
-// freePorts finds ports that are free for TCP and UDP on loopback.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	next := firstPort + mathrand.IntN(lastPort-firstPort)
-	for range lastPort - firstPort {
-		if len(ports) == n {
-			return ports, nil
-		}
-		if next++; next > lastPort {
-			next = firstPort
-		}
-		address := fmt.Sprintf("127.0.0.1:%d", next)
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			continue
-		}
-		l.Close()
-		u, err := net.ListenPacket("udp", address)
-		if err != nil {
-			continue
-		}
-		u.Close()
-		ports = append(ports, next)
-	}
-	return nil, fmt.Errorf("not enough free ports on 127.0.0.1 from %d to %d", firstPort, lastPort)
 }
 
 // startInside runs all nodes in this process.

@@ -78,14 +78,12 @@ func (s sdkSource) acquire(ctx context.Context, r lockRequest) (heldLock, error)
 	take := s.client.Lock
 	switch {
 	case r.permits.Of > 0:
+		counted := s.client.Acquire
 		if r.try {
-			// A wait that is over at once is no wait.
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, tryPermits)
-			defer cancel()
+			counted = s.client.TryAcquire
 		}
 		take = func(ctx context.Context, name string, opts ...mortise.AcquireOption) (*mortise.Grant, error) {
-			return s.client.Acquire(ctx, name, r.permits, opts...)
+			return counted(ctx, name, r.permits, opts...)
 		}
 	case r.shared && r.try:
 		take = s.client.TryRLock
@@ -100,9 +98,6 @@ func (s sdkSource) acquire(ctx context.Context, r lockRequest) (heldLock, error)
 	}
 	return sdkGrant{g}, nil
 }
-
-// tryPermits is how long --try with --permits looks.
-const tryPermits = 500 * time.Millisecond
 
 func (s sdkSource) close(ctx context.Context) error { return s.client.Close(ctx) }
 

@@ -17,7 +17,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mortise-lock/mortise/ops/loopback"
 	mortise "github.com/mortise-lock/mortise/sdk"
 	"github.com/mortise-lock/mortise/sdk/fence"
 
@@ -327,12 +327,11 @@ func startCluster(binary, dir string) (endpoint string, stop func(), err error) 
 }
 
 func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	a, err := loopback.Addrs(1)
 	if err != nil {
 		return "", err
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return a[0], nil
 }
 
 // echoUntil prints lines until one contains text; with no text, to the end.

@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +18,7 @@ import (
 	"time"
 
 	"github.com/mortise-lock/mortise/ops/config"
+	"github.com/mortise-lock/mortise/ops/loopback"
 	placementv1 "github.com/mortise-lock/mortise/proto/mortise/placement/v1"
 )
 
@@ -48,42 +47,15 @@ type cluster struct {
 	dev        *process // nil without `mortise dev`
 }
 
-// freePort finds a port that is free for both TCP and UDP on loopback, below
-// the range from which outgoing connections take theirs: a server that is
-// started again must find its port free.
-func freePort(t *testing.T) int {
+// freeAddr finds an address for a server.
+func freeAddr(t *testing.T) string {
 	t.Helper()
-	for range 1000 {
-		port := 10_240 + rand.IntN(20_000)
-		address := fmt.Sprintf("127.0.0.1:%d", port)
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			continue
-		}
-		l.Close()
-		u, err := net.ListenPacket("udp", address)
-		if err != nil {
-			continue
-		}
-		u.Close()
-		given.Lock()
-		again := given.ports[port]
-		given.ports[port] = true
-		given.Unlock()
-		if !again {
-			return port
-		}
+	a, err := loopback.Addrs(1)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no free port found")
-	return 0
+	return a[0]
 }
-
-var given = struct {
-	sync.Mutex
-	ports map[int]bool
-}{ports: map[int]bool{}}
-
-func freeAddr(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", freePort(t)) }
 
 // startDev runs `mortise dev --processes`.
 func startDev(t *testing.T, nodes int, args ...string) *cluster {

@@ -49,20 +49,16 @@ func Logger(c config.Log, w io.Writer) *slog.Logger {
 // Start starts everything that the configuration names. When it returns
 // without an error all listeners are open.
 func Start(c *config.Loaded, version string, log *slog.Logger) (*Server, error) {
-	for began := time.Now(); ; time.Sleep(busyPause) {
-		s := &Server{log: log, fatal: make(chan error, 1), served: make(chan error, 3)}
-		reg := prometheus.NewRegistry()
-		reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-		err := s.start(c, version, reg)
-		if err == nil {
-			return s, nil
-		}
+	s := &Server{log: log, fatal: make(chan error, 1), served: make(chan error, 3)}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	patience := time.Now().Add(busyPatience)
+	awaitPorts(c, patience)
+	if err := s.start(c, version, reg, patience); err != nil {
 		s.abandon()
-		busy := errors.Is(err, disk.ErrInUse) || errors.Is(err, syscall.EADDRINUSE)
-		if !busy || time.Since(began) > busyPatience {
-			return nil, err
-		}
+		return nil, err
 	}
+	return s, nil
 }
 
 // A process that was killed holds its files and ports until the kernel has
@@ -73,7 +69,42 @@ const (
 	busyPause    = 50 * time.Millisecond
 )
 
-func (s *Server) start(c *config.Loaded, version string, reg *prometheus.Registry) error {
+// awaitPorts waits until the ports of the configuration are free, before
+// anything is opened. One that stays taken is reported by its listener.
+func awaitPorts(c *config.Loaded, patience time.Time) {
+	var addresses []string
+	if c.Mode == config.ModeNode {
+		addresses = append(addresses, c.Listen, c.Gossip.Listen)
+	}
+	if c.Gateway.Enabled {
+		addresses = append(addresses, c.Gateway.GRPC, c.Gateway.HTTP)
+	}
+	for _, a := range append(addresses, c.MetricsListen) {
+		for a != "" {
+			l, err := net.Listen("tcp", a)
+			if err == nil {
+				l.Close()
+			}
+			if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(patience) {
+				break
+			}
+			time.Sleep(busyPause)
+		}
+	}
+}
+
+// openNode opens the node, whose directory may be held for a moment longer.
+func openNode(h host.Config, patience time.Time) (*host.Node, error) {
+	for {
+		n, err := host.Open(h)
+		if !errors.Is(err, disk.ErrInUse) || time.Now().After(patience) {
+			return n, err
+		}
+		time.Sleep(busyPause)
+	}
+}
+
+func (s *Server) start(c *config.Loaded, version string, reg *prometheus.Registry, patience time.Time) error {
 	g := gateway.Config{ClusterKey: c.Key, Seeds: c.Gateway.Seeds, Listen: c.Gateway.GRPC, HTTPListen: c.Gateway.HTTP,
 		Logger: s.log.With("part", "gateway"), Registry: reg,
 		Limits: core.Limits{Streams: c.Limits.Streams, StreamOps: c.Limits.StreamOps, Calls: c.Limits.Calls, UnarySessions: c.Limits.UnarySessions}}
@@ -94,7 +125,7 @@ func (s *Server) start(c *config.Loaded, version string, reg *prometheus.Registr
 			h.GatewayAddress, h.HTTPAddress = c.Gateway.GRPC, c.Gateway.HTTP
 		}
 		var err error
-		if s.node, err = host.Open(h); err != nil {
+		if s.node, err = openNode(h, patience); err != nil {
 			return err
 		}
 		g.Seeds = []string{s.node.Address()}
