@@ -254,7 +254,8 @@ func (s *service) Session(stream lockv1.LockService_SessionServer) error {
 			f, err := stream.Recv()
 			if err != nil {
 				if errors.Is(err, io.EOF) {
-					err = nil
+					g.loop.post(core.Input{Kind: core.StreamHalfClosed, Stream: id})
+					return
 				}
 				ended <- err
 				return

@@ -44,7 +44,10 @@ func (m *Machine) dropAcquire(h uint32) {
 	a := m.acqs.at(h)
 	m.byID.remove(idHash(a.reg, m.acquireID(a)), h)
 	m.unlist(h)
-	if a = m.acqs.at(h); a.bits&byRequest != 0 {
+	if a = m.acqs.at(h); tokenRemembered(a) {
+		m.byToken.remove(tokenHash(Token(a.token)), h)
+	}
+	if a.bits&byRequest != 0 {
 		m.rids.remove(&m.cow, uint32(a.id))
 	}
 	m.acqs.remove(&m.cow, h)
@@ -154,6 +157,15 @@ func (m *Machine) remember(h uint32, hash uint64, why Reason, status Status, cod
 	}
 	m.outcomes.tail = h
 	m.enlist(h)
+	if tokenRemembered(m.acqs.at(h)) {
+		m.byToken.insert(tokenHash(Token(m.acqs.at(h).token)), h)
+	}
+}
+
+// tokenRemembered: the outcome of a hold that a unary call had, to be found by
+// its token.
+func tokenRemembered(a *acqRec) bool {
+	return a.state() == acqOutcome && a.bits&byRequest != 0 && a.token != 0
 }
 
 // forget drops an outcome.

@@ -218,6 +218,9 @@ func (k *checker) outcomes() {
 		if r := m.regs.at(a.reg); r.state == regLive && a.bits&byRequest == 0 && a.id < r.doneBelow {
 			k.fail(7, "registration %d: an outcome below done_below", r.number)
 		}
+		if tokenRemembered(a) {
+			k.tokens++
+		}
 		at, prev = a.at, h
 	}
 	if m.outcomes.tail != prev {

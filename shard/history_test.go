@@ -139,8 +139,11 @@ func (h *history) command() Command {
 		} else if reg != 0 && r.Intn(2) == 0 {
 			c.Acquire = h.id()
 		}
-		if r.Intn(3) == 0 {
+		switch r.Intn(6) {
+		case 0, 1:
 			c = Command{Kind: KindRelease, Name: c.Name, Token: c.Token}
+		case 2:
+			c.Acquire = AcquireID{} // by its session and its token
 		}
 	case n < 86:
 		v, _ := h.rep[0].Get(reg)

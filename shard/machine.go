@@ -14,7 +14,7 @@ type Machine struct {
 	// Derived from the state, never part of it.
 	byName   index // locks
 	byID     index // acquires, by registration and AcquireID
-	byToken  index // shared and counted holds
+	byToken  index // shared and counted holds, and what tokenRemembered says
 	sessions map[SessionID]uint32
 	numbers  map[Registration]uint32
 

@@ -454,8 +454,19 @@ func (m *model) release(c Command, res *Result) {
 		}
 		if l := m.locks[c.Name]; l != nil {
 			for _, h := range l.holds {
+				if h.token == c.Token && r != nil && h.reg == r && c.Attachment == 0 && r.view.Attachment == 0 {
+					m.pass(m.over(h, ReasonReleased, false))
+					return
+				}
 				if h.token == c.Token {
 					m.pass(m.over(h, ReasonReleasedByToken, true))
+					return
+				}
+			}
+		}
+		if r != nil {
+			for _, a := range r.acqs {
+				if a.id.Seq == 0 && a.state == AcquireEnded && a.name == c.Name && a.token != 0 && a.token == c.Token && releasedFor(a.reason) {
 					return
 				}
 			}

@@ -6,9 +6,10 @@ func (m *Machine) release(c *Command, res *Result) {
 		return
 	}
 	hash := HashName(c.Name)
+	slot := none
 	if c.Registration != 0 {
-		slot, ok := m.acting(c, res)
-		if !ok {
+		var ok bool
+		if slot, ok = m.acting(c, res); !ok {
 			return
 		}
 		defer func() { m.inForce(slot, res) }()
@@ -23,10 +24,35 @@ func (m *Machine) release(c *Command, res *Result) {
 	}
 	h := m.findHold(c.Name, hash, c.Token)
 	if h == none {
-		res.Status = StatusTokenNotCurrent
+		if slot == none || !m.releasedBefore(slot, c.Token, hash) {
+			res.Status = StatusTokenNotCurrent
+		}
+		return
+	}
+	// A session of unary calls alone may name its hold by the token; it needs
+	// no news of what it did itself.
+	if slot != none && m.acqs.at(h).reg == slot && c.Attachment == 0 && m.regs.at(slot).attachment == 0 {
+		m.endHold(h, hash, ReasonReleased, false)
 		return
 	}
 	m.endHold(h, hash, ReasonReleasedByToken, true)
+}
+
+// releasedBefore: the registration's hold with that token was released, as far
+// as that is still remembered. So a caller without a request id may repeat
+// itself, too. Acquires of streams have seqs for that.
+func (m *Machine) releasedBefore(slot uint32, token Token, hash uint64) bool {
+	return m.byToken.find(tokenHash(token), func(h uint32) bool {
+		a := m.acqs.at(h)
+		return a.state() == acqOutcome && a.reg == slot && a.token == uint64(token) && uint64(a.wall) == hash &&
+			m.remembers(a) && releasedFor(a.reason())
+	}) != none
+}
+
+// releasedFor: to repeat the release of a hold that ended for this reason is
+// OK.
+func releasedFor(why Reason) bool {
+	return why == ReasonReleased || why == ReasonReleasedByToken || why == ReasonCancelled
 }
 
 // releaseOf frees the hold of an acquire that the caller named.
@@ -63,10 +89,8 @@ func (m *Machine) releaseOf(slot uint32, c *Command, hash uint64, res *Result) {
 	case acqWaiting:
 		res.Status = StatusTokenNotCurrent
 	case acqOutcome:
-		why := a.reason()
-		again := why == ReasonReleased || why == ReasonReleasedByToken || why == ReasonCancelled
-		if !again || !right || a.token == 0 {
-			res.Status, res.Reason = StatusTokenNotCurrent, why
+		if !releasedFor(a.reason()) || !right || a.token == 0 {
+			res.Status, res.Reason = StatusTokenNotCurrent, a.reason()
 		}
 	}
 }

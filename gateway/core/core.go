@@ -85,6 +85,11 @@ func (c *Core) Step(in *Input, now Time, out *Output) {
 		if st := c.streams[in.Stream]; st != nil {
 			c.streamFrame(st, in.Frame, now, out)
 		}
+	case StreamHalfClosed:
+		if st := c.streams[in.Stream]; st != nil {
+			st.half = true
+			c.settle(st)
+		}
 	case StreamClosed:
 		if st := c.streams[in.Stream]; st != nil {
 			c.dropStream(st)

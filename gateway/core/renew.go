@@ -71,6 +71,9 @@ func (c *Core) forwardRenewals(now Time, out *Output) {
 			continue
 		}
 		s.renew.listed = false
+		if s.stream != nil {
+			c.settle(s.stream)
+		}
 	}
 	clear(list[len(c.renewList):])
 	if len(c.renewList) > 0 {

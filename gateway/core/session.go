@@ -187,6 +187,7 @@ func (c *Core) regLiveNow(g *reg, now Time, out *Output) {
 	held := g.held
 	g.held = nil
 	if st := g.sess.stream; st != nil {
+		c.settle(st)
 		for _, p := range held {
 			st.pushed(c, p, now, out)
 		}

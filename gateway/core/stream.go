@@ -31,6 +31,11 @@ type stream struct {
 	outAt    int
 	beat     timer
 
+	// half: the client has said everything; settled ends the stream when it was
+	// told everything, too.
+	half    bool
+	settled timer
+
 	acquires map[uint64]*op // unanswered, by seq
 	ops      int            // unanswered operations of all kinds
 	lastRn   uint64         // number of the newest RenewOp
@@ -49,6 +54,7 @@ func (c *Core) streamOpened(id StreamID, now Time, out *Output) {
 	st := &stream{id: id, openedAt: now, heardAt: now, sentAt: now, acquires: map[uint64]*op{}}
 	c.streams[id] = st
 	st.beat.fire = func(now Time, out *Output) { c.streamBeat(st, now, out) }
+	st.settled.fire = func(now Time, out *Output) { c.endSettled(st, now, out) }
 	if c.stopping {
 		c.endStream(st, fail(codes.Unavailable, ReasonShuttingDown, "", "", "this gateway is stopping; use another one"), now, out)
 		return
@@ -70,7 +76,26 @@ func (c *Core) streamBeat(st *stream, now Time, out *Output) {
 	if now-st.sentAt >= beatEvery {
 		st.frame(now, out)
 	}
+	c.settle(st)
 	c.timers.set(&st.beat, now+beatEvery)
+}
+
+// settle looks, once this step is through, whether a stream whose client only
+// listens has heard everything.
+func (c *Core) settle(st *stream) {
+	if st.half {
+		c.timers.set(&st.settled, 0)
+	}
+}
+
+func (c *Core) endSettled(st *stream, now Time, out *Output) {
+	if c.streams[st.id] != st || st.ops > 0 || st.state == streamResuming || st.state == streamClosing {
+		return
+	}
+	if s := st.sess; s != nil && (s.renew.listed || slices.ContainsFunc(s.regs, func(g *reg) bool { return g.state != regLive })) {
+		return // an acknowledgement or an inventory is to come
+	}
+	c.endStream(st, nil, now, out)
 }
 
 // frame returns this output's frame for the stream.
@@ -109,6 +134,7 @@ func (c *Core) endStream(st *stream, f *lockv1.Failure, now Time, out *Output) {
 func (c *Core) dropStream(st *stream) {
 	delete(c.streams, st.id)
 	c.timers.stop(&st.beat)
+	c.timers.stop(&st.settled)
 	c.timers.stop(&st.late)
 	if st.loc != nil {
 		c.dropLocate(st.loc)
@@ -149,6 +175,7 @@ func (st *stream) finish(c *Core, o *op) {
 	if o.kind == opAcquire && st.acquires[o.seq] == o {
 		delete(st.acquires, o.seq)
 	}
+	c.settle(st)
 }
 
 func (c *Core) protocol(st *stream, field, rule string, now Time, out *Output) {

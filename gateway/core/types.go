@@ -27,6 +27,9 @@ const (
 	StreamOpened Kind = iota + 1
 	// StreamFrame: one frame of it. Stream, Frame.
 	StreamFrame
+	// StreamHalfClosed: the client will send no more but still listens. Stream.
+	// It is ended in good order once everything it asked for is answered.
+	StreamHalfClosed
 	// StreamClosed: it ended from the client's side or broke. Stream.
 	StreamClosed
 	// CallStarted: a unary call. Call, Request, Deadline (0: none), OwnID.

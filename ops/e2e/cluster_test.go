@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -372,6 +373,31 @@ func (c *cluster) busiest() (*server, []uint32) {
 	}
 	slices.Sort(led[most])
 	return most, led[most]
+}
+
+// spread moves leaderships until each server leads about as many shards as any
+// other: kills leave them all to those that were not killed.
+func (c *cluster) spread() {
+	c.t.Helper()
+	ids := map[string]uint64{}
+	for _, n := range c.status().Map.Nodes {
+		ids[n.Name] = n.Id
+	}
+	eventually(c.t, 30*time.Second, "leaders on every server", func() error {
+		var failed error
+		for shard, s := range c.leaders() {
+			to := c.servers[int(shard)%len(c.servers)]
+			if s == to {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			_, err := placementv1.NewPlacementServiceClient(dial(c.t, c.grpc)).TransferLeader(ctx,
+				&placementv1.TransferLeaderRequest{Shard: shard, ToNode: ids[to.name]})
+			cancel()
+			failed = errors.Join(failed, err)
+		}
+		return failed
+	})
 }
 
 // endpoints are the gRPC addresses of all servers' own gateways.

@@ -82,6 +82,8 @@ func TestGRPCByReflection(t *testing.T) {
 	if o := do("ListSessions", object{"client_prefix": "grpcurl"}); !strings.Contains(fmt.Sprint(o), "grpcurl") {
 		t.Errorf("list sessions: %v", o)
 	}
+	// With the session a repetition is no error.
+	do("Release", object{"name": "reflected", "token": token, "session_id": session})
 	do("Release", object{"name": "reflected", "token": token, "session_id": session})
 	_, err = grpcurl(fmt.Sprintf(`{"name":"reflected","token":%q}`, token), "mortise.lock.v1.LockService/Release")
 	if err == nil || !strings.Contains(err.Error(), "FailedPrecondition") || !strings.Contains(err.Error(), "TOKEN_NOT_CURRENT") {
@@ -92,8 +94,28 @@ func TestGRPCByReflection(t *testing.T) {
 		t.Errorf("force-release: %v", o)
 	}
 	do("CloseSession", object{"session_id": session})
-	// The stream, too: one frame that opens, one that acquires. It lives as long
-	// as its input is open.
+	// The stream, too. A client that says everything at once and listens hears
+	// every answer, then a good end.
+	for _, said := range []struct {
+		ops  string
+		want []string
+	}{
+		{`{"acquire":{"seq":1,"name":"said at once"}},{"close":{}}`, []string{`"opened"`, `"closed"`}},
+		{`{"acquire":{"seq":1,"name":"said at once"}}`, []string{`"opened"`, `"renewed"`, `"granted"`, `"token"`}},
+	} {
+		heard, err := grpcurl(`{"ops":[{"open":{"client":"stream","ttl_ms":1000}},{"renew":{"number":1}},`+said.ops+`]}`,
+			"mortise.lock.v1.LockService/Session")
+		if err != nil {
+			t.Errorf("a stream that was half-closed at once: %v", err)
+		}
+		for _, want := range said.want {
+			if !strings.Contains(heard, want) {
+				t.Errorf("a stream that was half-closed at once: no %s in %s", want, heard)
+			}
+		}
+	}
+	// One frame that opens, one that acquires: it lives as long as its input is
+	// open.
 	stream := exec.Command(tool, "-plaintext", "-d", "@", dev.grpc, "mortise.lock.v1.LockService/Session")
 	in, err := stream.StdinPipe()
 	if err != nil {
