@@ -6,7 +6,7 @@ import (
 	"time"
 
 	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
-	"github.com/mortise-lock/mortise/sdk/internal/core"
+	"github.com/mortise-lock/mortise/sdk/core"
 	"google.golang.org/grpc/codes"
 )
 

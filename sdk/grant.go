@@ -12,7 +12,7 @@ import (
 	"time"
 
 	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
-	"github.com/mortise-lock/mortise/sdk/internal/core"
+	"github.com/mortise-lock/mortise/sdk/core"
 )
 
 // Token is a fencing token: it rises for each grant of a name and never

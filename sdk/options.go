@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/mortise-lock/mortise/sdk/internal/core"
+	"github.com/mortise-lock/mortise/sdk/core"
 )
 
 // AcquireOption changes one acquire.

@@ -16,7 +16,7 @@ var pure = []string{
 	"node/worker",
 	"node/lease",
 	"gateway/core",
-	"sdk/internal/core",
+	"sdk/core",
 }
 
 // contracts are packages that pure ones may import beside each other and

@@ -2,6 +2,8 @@
 // renew, what to send again after a reconnect, how long each lease can be
 // believed, when a hold is lost, when to try another gateway.
 //
+// It is exported for the simulator (ops/sim); no compatibility promise.
+//
 // It is a function of its inputs and of the time that comes with each: no
 // clock, no goroutine, no I/O; randomness is handed in. Every method takes the
 // time and appends what must be done to an Output. Time is a clock that keeps
