@@ -65,6 +65,14 @@ func (w *Worker) Shards() []shard.ID {
 	return ids
 }
 
+// Applied returns the applied index of a shard's replica, 0 if it is not here.
+func (w *Worker) Applied(id shard.ID) uint64 {
+	if r := w.byShard[id]; r != nil {
+		return r.applied()
+	}
+	return 0
+}
+
 // Hash returns the hash of a shard's state and the applied index it is of. It
 // may take as long as the state is large.
 func (w *Worker) Hash(id shard.ID) (applied, hash uint64, ok bool) {
