@@ -170,19 +170,28 @@ func (c *Core) grantStep(cl *call, now Time, out *Output) {
 	}
 	if left <= 0 {
 		c.abandonAcquire(cl, now, out)
+		rest := "it was given back"
+		if !a.ownID {
+			rest = "ask again under the same request_id, or cancel it"
+		}
 		c.answer(cl, nil, fail(codes.Unavailable, ReasonLeaseOver, "", "",
-			"the lock was granted, but its lease could not be confirmed in time; it was given back"), out)
+			"the lock was granted, but its lease could not be confirmed in time; "+rest), out)
 		return
 	}
 	c.answer(cl, &lockv1.AcquireResponse{Granted: true, Token: a.grant.Token, LeaseForMs: millis(cl.lease()), Fenced: true}, nil, out)
 }
 
-// acquireGivenUp: no outcome until the soft limit. Cancel, then answer.
+// acquireGivenUp: no outcome until the soft limit. Cancel, then answer. An
+// acquire under the caller's own request id goes on until the hard limit and is
+// not cancelled (G8).
 func (c *Core) acquireGivenUp(cl *call, now Time, out *Output) {
 	a := cl.acquire
 	c.timers.set(&cl.timer, cl.hard)
 	if a.grant != nil {
 		c.grantStep(cl, now, out)
+		return
+	}
+	if !a.ownID {
 		return
 	}
 	if a.op.num == 0 {
@@ -210,9 +219,13 @@ func (c *Core) acquireCancelled(cl *call, out *Output) {
 	c.answer(cl, nil, c.noLeader(cl.silentShard()), out)
 }
 
-// abandonAcquire makes sure, in the background, that the acquire holds nothing.
+// abandonAcquire makes sure, in the background, that the acquire holds nothing;
+// not where the caller named the request id (G8).
 func (c *Core) abandonAcquire(cl *call, now Time, out *Output) {
 	a := cl.acquire
+	if !a.ownID {
+		return
+	}
 	o := a.cancel
 	if o == nil {
 		if a.op.num == 0 {

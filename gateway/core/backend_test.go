@@ -325,6 +325,8 @@ type sim struct {
 	m      *placementv1.Map
 	// faults, per mille
 	unknown, reorder, duplicate int
+	// refuse, if set, answers in place of the shard where it returns something.
+	refuse func(req *nodev1.Request) *nodev1.Response
 
 	events  map[StreamID][]*lockv1.SessionEvent
 	ends    map[StreamID]*lockv1.Failure
@@ -485,6 +487,12 @@ func (w *sim) serve(n *mnode, req *nodev1.Request) {
 		}
 		reply(r)
 		return
+	}
+	if w.refuse != nil {
+		if r := w.refuse(req); r != nil {
+			reply(r)
+			return
+		}
 	}
 	if w.rng.IntN(1000) < w.unknown {
 		if w.rng.IntN(2) == 0 {

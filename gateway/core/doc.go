@@ -31,8 +31,11 @@
 //	G5  The leader cache of a shard never goes back to a lower term.
 //	G6  A renewal is forwarded only within TTL/3 of its arrival.
 //	G7  The end of a client stream cancels nothing; it only forgets.
-//	G8  A unary acquire whose caller was not told "granted" leaves behind a
-//	    Cancel that is repeated until it is acknowledged, or its registration
-//	    is gone, or two TTLs and a minute passed.
+//	G8  A unary acquire under a request id of the gateway's, whose caller was
+//	    not told "granted", leaves behind a Cancel that is repeated until it
+//	    is acknowledged, or its registration is gone, or two TTLs and a minute
+//	    passed. Under a request id of the caller's nothing is ever cancelled
+//	    but by the caller: a repetition at another gateway may have been
+//	    granted meanwhile, and a Cancel would take that grant away.
 //	G9  No effect depends on the order of a map's iteration.
 package core

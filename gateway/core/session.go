@@ -223,12 +223,13 @@ func (c *Core) regRefused(g *reg, r *request, f *lockv1.Failure, now Time, out *
 		// No registration: everything queued behind it is refused likewise.
 		g.state = regEnded
 		g.sess.remove(g)
-		for _, o := range g.queue {
+		queue := g.queue
+		g.queue = nil // the end of a unary call takes its operations out of it
+		for _, o := range queue {
 			if !o.over {
 				c.opRefused(o, f, now, out)
 			}
 		}
-		g.queue = nil
 		if st != nil && st.state == streamResuming {
 			c.resumeStep(st, now, out)
 		} else if st != nil && st.state == streamClosing {

@@ -1,0 +1,83 @@
+package core
+
+import (
+	"testing"
+	"time"
+
+	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
+	nodev1 "github.com/mortise-lock/mortise/proto/mortise/node/v1"
+	"google.golang.org/grpc/codes"
+)
+
+// TestRegisterRefusedForMany: several unary calls wait for one registration,
+// which is refused for good; each is answered, and none in the others' way.
+func TestRegisterRefusedForMany(t *testing.T) {
+	w := newSim(11, 1, 3)
+	w.boot()
+	s := w.openSession(t, 1)
+	w.refuse = func(req *nodev1.Request) *nodev1.Response {
+		if req.GetRegister() == nil {
+			return nil
+		}
+		return refuse(codes.ResourceExhausted, "DISK_FULL")
+	}
+	const calls = 5
+	for i := range CallID(calls) {
+		w.step(Input{Kind: CallStarted, Call: 10 + i, OwnID: i%2 == 0,
+			Request: &lockv1.AcquireRequest{SessionId: s, Name: "x", RequestId: hexID(uint64(i))}})
+	}
+	w.settleFor(time.Minute)
+	for i := range CallID(calls) {
+		if a := w.answers[10+i]; len(a) != 1 || reason(a[0].Failure) != "DISK_FULL" {
+			t.Errorf("call %d: %v", 10+i, a)
+		}
+	}
+	w.settleFor(3 * time.Minute)
+	w.checkNoLeaks(t)
+}
+
+// TestNamedAcquireIsNotCancelled: the caller named the request id and may have
+// asked again elsewhere, so that no end of this call sends a cancel. One whose
+// id the gateway chose is cancelled.
+func TestNamedAcquireIsNotCancelled(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		for _, end := range []string{"time over while it waits", "time over without an answer", "caller gone"} {
+			w := newSim(12, 1, 3)
+			w.boot()
+			s1, s2 := w.openSession(t, 1), w.openSession(t, 2)
+			if g := w.call(t, 3, &lockv1.AcquireRequest{SessionId: s1, Name: "x", RequestId: hexID(3)}).Response.(*lockv1.AcquireResponse); !g.Granted {
+				t.Fatal("not granted")
+			}
+			cancels, silent := 0, false
+			w.refuse = func(req *nodev1.Request) *nodev1.Response {
+				if req.GetCancel() != nil {
+					cancels++
+				}
+				if silent {
+					return refuse(codes.Unavailable, "OUTCOME_UNKNOWN")
+				}
+				return nil
+			}
+			wait := uint64(60_000)
+			in := Input{Kind: CallStarted, Call: 4, OwnID: own, Deadline: w.now + 5*time.Second,
+				Request: &lockv1.AcquireRequest{SessionId: s2, Name: "x", RequestId: hexID(4), WaitMs: &wait}}
+			w.step(in)
+			w.settleFor(time.Second)
+			switch end {
+			case "time over without an answer":
+				silent = true
+				w.lead(w.shards[0], w.shards[0].leader%3+1)
+				w.settleFor(10 * time.Second)
+				silent = false
+			case "caller gone":
+				w.step(Input{Kind: CallGone, Call: 4})
+			}
+			w.settleFor(10 * time.Second)
+			if (cancels > 0) != own {
+				t.Errorf("%s, id chosen by the gateway %v: %d cancels were sent", end, own, cancels)
+			}
+			w.settleFor(3 * time.Minute)
+			w.checkNoLeaks(t)
+		}
+	}
+}
