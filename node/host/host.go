@@ -53,7 +53,9 @@ type Config struct {
 	Version              string
 	Logger               *slog.Logger
 	Registry             *prometheus.Registry
-	// Workers is how many loops run the replicas; unset: GOMAXPROCS.
+	// Workers is how many loops run the replicas; unset: half of GOMAXPROCS, since
+	// a loop takes a third of what its node spends, and fewer loops make fuller
+	// frames and entries.
 	Workers int
 	// OnFatal is called once when the node can't go on (a failed sync, damaged
 	// data): the process must end at once. Required.
@@ -123,7 +125,7 @@ func Open(cfg Config) (*Node, error) {
 		cfg.Registry = prometheus.NewRegistry()
 	}
 	if cfg.Workers <= 0 {
-		cfg.Workers = runtime.GOMAXPROCS(0)
+		cfg.Workers = max(1, runtime.GOMAXPROCS(0)/2)
 	}
 	if cfg.Name == "" || cfg.DataDir == "" || cfg.Listen == "" || cfg.OnFatal == nil {
 		return nil, errors.New("host: Config needs Name, DataDir, Listen and OnFatal")

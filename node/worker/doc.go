@@ -37,6 +37,8 @@
 //	W9  No effect depends on the order of a map's iteration.
 //	W10 The snapshot file named by the log's base exists: a superseded file is
 //	    removed only after its successor's base is durable and nobody streams it.
+//	W11 The stored commit index may lag behind what was committed, which raft
+//	    allows: it is not worth a write of its own. It never lies before the base.
 //
 // # Time
 //

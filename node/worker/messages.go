@@ -28,6 +28,9 @@ func (w *Worker) message(m *RaftMessage) {
 			_ = r.rn.ForgetLeader()
 		}
 		r.step(m.Msg)
+	case raftpb.MsgAppResp:
+		r.acknowledged(m.Msg)
+		r.step(m.Msg)
 	default:
 		r.step(m.Msg)
 	}

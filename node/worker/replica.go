@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/mortise-lock/mortise/node/lease"
 	"github.com/mortise-lock/mortise/node/logstore"
@@ -36,6 +37,8 @@ type replica struct {
 	state    raft.StateType
 	reported LeaderChange
 
+	// stored is the hard state last submitted; its commit index may lag (W11).
+	stored logstore.HardState
 	// syncing holds when each append was submitted that waits for its sync.
 	syncing []Time
 	// lastHandover is the newest Handover that applied here.
@@ -72,6 +75,7 @@ type replica struct {
 	streams map[shard.Registration]StreamID
 	waiters map[waitKey]waiter
 	reads   readQueue
+	news    map[uint64]*followerNews // by replica
 	// blockAcks is the index of a Handover after which no entry of this term has
 	// applied yet (W6); 0: none.
 	blockAcks uint64
@@ -210,6 +214,8 @@ func (r *replica) storeAppend(m *raftpb.Message) {
 	}
 	if !raft.IsEmptySnap(m.GetSnapshot()) {
 		r.install(m.GetSnapshot(), &a)
+	} else if h := a.HardState; len(a.Entries) == 0 && !a.NeedSync && h != nil && h.Term == r.stored.Term && h.Vote == r.stored.Vote {
+		return // only the commit index, which goes with the next append and with every base (W11)
 	}
 	r.log.append(m.GetEntries())
 	if r.leading && r.state == raft.StateLeader && r.log.last() != r.proposed {
@@ -225,12 +231,18 @@ func (r *replica) submit(a logstore.Append) {
 	if a.NeedSync {
 		r.syncing = append(r.syncing, r.w.now)
 	}
+	if a.HardState != nil {
+		r.stored = *a.HardState
+	}
 	r.w.out.Appends = append(r.w.out.Appends, a)
 }
 
 // send hands a message for a peer to the transport.
 func (r *replica) send(m *raftpb.Message) {
 	if r.muted && (m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgHeartbeat) {
+		return
+	}
+	if m.GetType() == raftpb.MsgApp && len(m.GetEntries()) == 0 && r.onlyCommit(m) {
 		return
 	}
 	if m.GetType() == raftpb.MsgReadIndex {
@@ -248,6 +260,46 @@ func (r *replica) send(m *raftpb.Message) {
 		return
 	}
 	r.w.out.Messages = append(r.w.out.Messages, out)
+}
+
+// tellCommit is how often a follower is told of commits by messages of their
+// own. The next append and every heartbeat tell them, too, and nobody waits for
+// a follower to apply.
+const tellCommit = Time(100 * time.Millisecond)
+
+// followerNews is what a leader's replica knows of a follower in this term.
+type followerNews struct {
+	acked uint64 // the largest index that it acknowledged
+	told  Time   // when an append without entries last went to it
+}
+
+// onlyCommit reports whether an append without entries can be spared: the
+// follower has acknowledged the log up to there, so it would learn nothing but
+// the commit index, and was told one a moment ago. One in tellCommit goes out,
+// so that raft's probes end.
+func (r *replica) onlyCommit(m *raftpb.Message) bool {
+	f := r.news[m.GetTo()]
+	if f == nil || f.acked != m.GetIndex() {
+		return false
+	}
+	if r.w.now-f.told < tellCommit {
+		return true
+	}
+	f.told = r.w.now
+	return false
+}
+
+// acknowledged notes a follower's MsgAppResp.
+func (r *replica) acknowledged(m *raftpb.Message) {
+	if !r.leading || m.GetReject() || m.GetTerm() != r.term {
+		return
+	}
+	f := r.news[m.GetFrom()]
+	if f == nil {
+		f = &followerNews{told: r.w.now - tellCommit}
+		r.news[m.GetFrom()] = f
+	}
+	f.acked = max(f.acked, m.GetIndex())
 }
 
 // reportLeader tells the host when what it believes about the shard's leader
@@ -285,6 +337,7 @@ func (r *replica) beginOffice(entries []*raftpb.Entry) {
 	if r.m != nil {
 		r.clock.base = r.m.Time()
 	}
+	r.news = make(map[uint64]*followerNews)
 	r.waiters = make(map[waitKey]waiter)
 	r.streams = make(map[shard.Registration]StreamID)
 	r.timeLogged = r.w.now
@@ -330,7 +383,7 @@ func (r *replica) endOffice() {
 		r.failQueue()
 	} // else as soon as it can be said who leads now
 	r.own = nil
-	r.leases, r.streams, r.waiters = nil, nil, nil
+	r.leases, r.streams, r.waiters, r.news = nil, nil, nil, nil
 	r.dueInLog = false
 	r.giveUp, r.muted = 0, false
 	r.firstOwn, r.blockAcks, r.forceTime = 0, 0, false

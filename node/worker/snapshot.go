@@ -116,7 +116,8 @@ func (w *Worker) snapshotWritten(s *SnapshotWritten) {
 	}
 	r.rebase(logstore.Base{Index: s.Index, Term: term, ConfState: r.log.conf, Snapshot: s.File})
 	base := r.log.base
-	r.submit(logstore.Append{Shard: r.shard, Replica: r.id, Base: &base, TruncateTo: to, NeedSync: true})
+	// The stored commit index never lies before the base.
+	r.submit(logstore.Append{Shard: r.shard, Replica: r.id, Base: &base, HardState: new(r.log.hard), TruncateTo: to, NeedSync: true})
 	r.log.truncate(to)
 	w.log(levelInfo, r, "snapshot written", "index", s.Index, "bytes", s.Bytes, "truncated_to", to)
 }

@@ -90,15 +90,12 @@ type Store struct {
 	shards map[shard.ID]*replica
 	loaded atomic.Bool
 
-	mu       sync.Mutex
-	wake     sync.Cond // queue, inFlight, closing, failed
-	queue    []queued
-	inFlight int
-	closing  bool
+	mu      sync.Mutex
+	wake    sync.Cond // queue, closing, failed
+	queue   []queued
+	closing bool
 
-	flights    chan flight
 	writerDone chan struct{}
-	waiterDone chan struct{}
 
 	// dbGone is locked once Pebble is closed; whoever reads from it outside the
 	// writer holds it shared.
@@ -133,7 +130,7 @@ func Open(o Options) (*Store, error) {
 		o.LowSpace = defaultLowSpace
 	}
 	s := &Store{opts: o, log: o.Logger, shards: map[shard.ID]*replica{},
-		flights: make(chan flight, maxInFlight), writerDone: make(chan struct{}), waiterDone: make(chan struct{})}
+		writerDone: make(chan struct{})}
 	s.wake.L = &s.mu
 	s.marks.asked = make(chan struct{}, 1)
 	s.stats.start = time.Now()
@@ -150,7 +147,6 @@ func Open(o Options) (*Store, error) {
 	}
 	s.startWatermarks()
 	go s.write()
-	go s.await()
 	return s, nil
 }
 

@@ -8,30 +8,14 @@ import (
 	"github.com/mortise-lock/mortise/node/logstore"
 )
 
-const (
-	// maxInFlight is how many batches may wait for their sync. With one, steps
-	// that come during a sync share the next one.
-	maxInFlight = 1
-	// maxUnsynced is how many steps without NeedSync may gather before they are
-	// synced and reported nevertheless.
-	maxUnsynced = 1 << 14
-)
+// maxUnsynced is how many steps without NeedSync may gather before they are
+// synced and reported nevertheless.
+const maxUnsynced = 1 << 14
 
 // queued is a step that waits for the writer.
 type queued struct {
 	step logstore.Append
 	at   time.Time
-}
-
-// flight is a batch that waits for its sync, with all steps that become durable
-// with it.
-type flight struct {
-	batch *pebble.Batch
-	steps []logstore.Append
-	seq   uint64
-	// oldest is when the first of the steps was submitted, begun when the sync
-	// was asked for.
-	oldest, begun time.Time
 }
 
 // Submit queues steps. It does not wait for the disk. After a failure or Close
@@ -60,7 +44,6 @@ func (s *Store) Submit(steps []logstore.Append) {
 // write is the writer goroutine.
 func (s *Store) write() {
 	defer close(s.writerDone)
-	defer close(s.flights)
 	err := func() (err error) {
 		defer s.recovered(&err)
 		return s.writeAll()
@@ -70,8 +53,11 @@ func (s *Store) write() {
 	}
 }
 
-// writeAll writes batches until Close or failure. Whole steps only: a step
-// larger than maxBatchBytes gets a batch of its own.
+// writeAll writes batches, waits for their syncs, and reports what is durable,
+// until Close or failure. One batch is on its way at a time, so steps that come
+// during a sync share the next one, and a failed sync is seen before any later
+// one begins. Whole steps only: a step larger than maxBatchBytes gets a batch
+// of its own.
 func (s *Store) writeAll() error {
 	var (
 		enc encoder
@@ -81,7 +67,7 @@ func (s *Store) writeAll() error {
 	)
 	for {
 		s.mu.Lock()
-		for s.Failed() == nil && (s.inFlight >= maxInFlight || len(s.queue) == 0 && !s.closing) {
+		for s.Failed() == nil && len(s.queue) == 0 && !s.closing {
 			s.wake.Wait()
 		}
 		if s.Failed() != nil {
@@ -127,17 +113,37 @@ func (s *Store) writeAll() error {
 			}
 			continue
 		}
-		f := flight{batch: b, steps: lazy, seq: s.stats.seq, oldest: oldest, begun: time.Now()}
-		lazy = nil
-		s.stats.waiting.Store(int64(f.oldest.Sub(s.stats.start)) + 1)
-		if err := s.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
+		if err := s.sync(b, oldest); err != nil {
 			return err
 		}
-		s.mu.Lock()
-		s.inFlight++
-		s.mu.Unlock()
-		s.flights <- f
+		if s.opts.OnSynced != nil {
+			s.opts.OnSynced(lazy)
+		}
+		lazy = nil
+		if err := b.Close(); err != nil {
+			return err
+		}
 	}
+}
+
+// sync writes a batch and waits until it and all before it are durable. oldest
+// is when the first of the steps concerned was submitted.
+func (s *Store) sync(b *pebble.Batch, oldest time.Time) error {
+	begun := time.Now()
+	s.stats.waiting.Store(int64(oldest.Sub(s.stats.start)) + 1)
+	if err := s.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
+		return err
+	}
+	if err := b.SyncWait(); err != nil {
+		return fmt.Errorf("the log could not be synced to disk: %w", err)
+	}
+	if err := s.Failed(); err != nil {
+		return err
+	}
+	s.stats.synced(time.Since(begun))
+	s.marks.durable.Store(s.stats.seq)
+	s.stats.waiting.Store(0)
+	return nil
 }
 
 // take removes up to a batch of steps from the queue. Called with mu held.
@@ -181,39 +187,6 @@ func (s *Store) stepInto(b *pebble.Batch, enc *encoder, a *logstore.Append) erro
 	return nil
 }
 
-// await is the goroutine that waits for syncs and reports them, in order.
-func (s *Store) await() {
-	defer close(s.waiterDone)
-	for f := range s.flights {
-		// The same goroutine for all: a failed sync is seen before any later one
-		// is looked at.
-		err := func() (err error) {
-			defer s.recovered(&err)
-			return f.batch.SyncWait()
-		}()
-		if err != nil {
-			s.fail(fmt.Errorf("the log could not be synced to disk: %w", err))
-			continue
-		}
-		if s.Failed() != nil {
-			continue
-		}
-		s.stats.synced(time.Since(f.begun))
-		s.marks.durable.Store(f.seq)
-		s.mu.Lock()
-		s.inFlight--
-		s.stats.waiting.Store(0)
-		s.wake.Broadcast()
-		s.mu.Unlock()
-		if s.opts.OnSynced != nil {
-			s.opts.OnSynced(f.steps)
-		}
-		if err := f.batch.Close(); err != nil {
-			s.fail(err)
-		}
-	}
-}
-
 // Close writes and reports everything submitted, then closes. After a failure
 // it does nothing: goroutines and the lock on the directory stay until the
 // process ends, because Pebble cannot be closed safely then. The error is the
@@ -228,7 +201,7 @@ func (s *Store) Close() error {
 	s.wake.Broadcast()
 	s.mu.Unlock()
 	close(s.marks.stop)
-	for _, done := range []chan struct{}{s.writerDone, s.waiterDone, s.marks.done} {
+	for _, done := range []chan struct{}{s.writerDone, s.marks.done} {
 		select {
 		case <-done:
 		case <-s.failure.happened:
