@@ -300,7 +300,6 @@ func (c *Client) Kill(silent bool) {
 		name = c.Session.Name
 	}
 	c.dead = true
-	c.p.resume()
 	c.p.die(silent)
 	c.w.record(history.Event{Kind: history.ClientDied, Client: c.Index, Node: -1, Session: name})
 	for _, s := range c.all {

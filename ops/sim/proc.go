@@ -51,9 +51,8 @@ func (w *World) newProc(name string) *proc {
 // local is the process's clock: it goes on while the host is suspended.
 func (p *proc) local() Time { return p.localAt(p.w.now) }
 
-func (p *proc) localAt(t Time) Time {
-	return p.offset + t + t/1_000_000*Time(p.ppm) + t%1_000_000*Time(p.ppm)/1_000_000
-}
+// localAt is exact for runs of up to ten days.
+func (p *proc) localAt(t Time) Time { return p.offset + t + t*Time(p.ppm)/1_000_000 }
 
 // mono is the clock that stands still while the host is suspended.
 func (p *proc) mono() Time { return p.local() - p.slept }
@@ -64,10 +63,15 @@ func (p *proc) at(local Time) Time {
 	if d <= 0 {
 		return p.w.now
 	}
-	t := p.w.now + d - d/1_000_000*Time(p.ppm)
-	t -= d / 5_000 // 1% of 1%, with reserve
-	for p.localAt(t) < local {
-		t += max((local-p.localAt(t))/2, 1)
+	if p.ppm == 0 {
+		return p.w.now + d
+	}
+	t := p.w.now + d - d/1_000_000*Time(p.ppm) // off by 1% of 1% at most
+	for e := local - p.localAt(t); e > 0 || e < -1_000; e = local - p.localAt(t) {
+		t += e
+		if e > 0 {
+			t++
+		}
 	}
 	return t
 }

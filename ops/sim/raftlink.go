@@ -149,6 +149,12 @@ func recode(m *raftpb.Message) *raftpb.Message {
 func (l *raftLink) arrive(b *raftBatch) {
 	t := l.to
 	if !t.p.up || t.p.inc != b.inc || !t.running() {
+		// The kernel there knows no such connection, and says so.
+		l.n.w.after(l.n.w.net.delay(t.p, l.n.p), func() {
+			if l.up && l.inc == b.inc && !l.n.w.net.isCut(t.p.id, l.n.p.id) {
+				l.broken()
+			}
+		})
 		return
 	}
 	if t.p.paused {

@@ -67,9 +67,11 @@ func (w *World) allLed() bool {
 }
 
 // NameIn returns the k-th name that belongs to a shard.
-func (w *World) NameIn(id shard.ID, k int) string {
+func (w *World) NameIn(id shard.ID, k int) string { return w.nameIn("name", id, k) }
+
+func (w *World) nameIn(prefix string, id shard.ID, k int) string {
 	for i := 0; ; i++ {
-		name := fmt.Sprintf("probe/%d", i)
+		name := fmt.Sprintf("%s/%d", prefix, i)
 		if s, ok := w.router.Route(name); ok && s == id {
 			if k--; k < 0 {
 				return name
@@ -96,7 +98,7 @@ func (w *World) serve() {
 }
 
 func (w *World) probe(s *Session, id shard.ID, left *int) {
-	g := s.Acquire(core.Request{Name: w.NameIn(id, 0), Wait: 48 * hour})
+	g := s.Acquire(core.Request{Name: w.nameIn("probe", id, 0), Wait: 48 * hour})
 	g.granted = func(g *Grant) {
 		w.record(history.Event{Kind: history.Served, Client: s.c.Index, Node: -1, Shard: uint32(id)})
 		*left--
@@ -166,7 +168,11 @@ func (w *World) leftOver() string {
 			continue
 		}
 		if s := g.core.Stats(); s.Streams+s.Calls+s.Outstanding+s.Locates+s.Homeless > 0 {
-			return fmt.Sprintf("gateway %d has %d streams, %d calls, %d requests outstanding, %d locates, %d without a route",
+			who := ""
+			for _, st := range g.order {
+				who += fmt.Sprintf(" (stream of %v, open there %v)", st.c.a, st.c.aOpen)
+			}
+			return who + fmt.Sprintf("gateway %d has %d streams, %d calls, %d requests outstanding, %d locates, %d without a route",
 				g.idx+1, s.Streams, s.Calls, s.Outstanding, s.Locates, s.Homeless)
 		}
 	}

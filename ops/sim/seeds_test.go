@@ -14,6 +14,7 @@ var (
 	firstFlag  = flag.Uint64("first", 0, "the first seed")
 	replayFlag = flag.Int64("replay", -1, "run this seed alone")
 	traceFlag  = flag.Bool("trace", false, "print everything that happens")
+	allFlag    = flag.Bool("all", false, "go on after a failure, and print each in a line")
 	tailFlag   = flag.Int("tail", 80, "lines of the trace that a failure prints")
 )
 
@@ -81,13 +82,17 @@ func TestSeeds(t *testing.T) {
 				}
 			}
 			if len(r.Problems) > 0 {
+				if *allFlag {
+					fmt.Printf("seed %d: %v\n", seed, r.Problems[0])
+					t.FailNow()
+				}
 				if trace != nil {
 					t.Fatal(r.Problems[0])
 				}
 				fail(t, seed, r)
 			}
 		})
-		if t.Failed() {
+		if t.Failed() && !*allFlag {
 			break
 		}
 	}

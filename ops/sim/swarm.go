@@ -26,6 +26,9 @@ func Swarm(seed uint64) Config {
 		c.Shards = 1 + r.IntN(16)
 	}
 	c.Gateways = 1 + r.IntN(c.Nodes)
+	if c.Embedded {
+		c.Gateways = c.Nodes // one of them may be lost for good
+	}
 	c.Clients = 4 + r.IntN(17)
 	c.Names = 1 + r.IntN(24)
 	if chance(0.8) {

@@ -81,6 +81,9 @@ func (u *unarySession) keepAlive() {
 	u.w.stats.KeepAlives++
 	u.c.unary(u.gateway(), &lockv1.KeepAliveRequest{SessionId: u.id}, u.ttl/3, func(resp any, f *lockv1.Failure) {
 		r, _ := resp.(*lockv1.KeepAliveResponse)
+		if u.w.tracing() {
+			u.w.note(u.c.p, fmt.Sprintf("keepalive of %s sent %v ago: %v %v", u.Name, u.c.p.local()-sent, r, f))
+		}
 		if r == nil || f != nil {
 			u.gw++
 			return
@@ -159,6 +162,9 @@ func (h *unaryHold) answered(sent Time, resp any, f *lockv1.Failure) {
 		h.until = sent + Time(r.LeaseForMs)*ms - u.margin()
 		h.finish(history.OK)
 		u.w.stats.Grants++
+		if u.w.tracing() {
+			u.w.note(u.c.p, fmt.Sprintf("call %d: lease of %d ms from %v ago", h.call, r.LeaseForMs, u.c.p.local()-sent))
+		}
 		if u.c.p.local() < h.until {
 			h.belief = true
 			u.w.record(history.Event{Kind: history.BeliefBegins, Client: u.c.Index, Node: -1, Call: h.call, Session: u.Name, Name: h.req.Name,
