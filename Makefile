@@ -85,6 +85,20 @@ fuzz: ## Run every fuzz target for FUZZTIME (20s each)
 	  done; \
 	done
 
+# Seeds are independent: one process per CPU.
+SEEDS := 1000
+FIRST := $(shell echo $$(( (RANDOM << 30 | RANDOM << 15 | RANDOM) & 0xfffffffffff )))
+JOBS := $(shell nproc)
+.PHONY: sim
+sim: ## Live through SEEDS (1000) runs of a simulated cluster with faults, from seed FIRST (random), in JOBS processes
+	@mkdir -p $(BIN)
+	@go test -c -o $(BIN)/sim.test ./ops/sim
+	@per=$$(( ($(SEEDS) + $(JOBS) - 1) / $(JOBS) )); left=$(SEEDS); first=$(FIRST); failed=0; pids=; \
+	while [ $$left -gt 0 ]; do n=$$(( left < per ? left : per )); \
+	  GOMAXPROCS=1 $(BIN)/sim.test -test.run '^TestSeeds$$' -test.timeout 0 -seeds $$n -first $$first & \
+	  pids="$$pids $$!"; left=$$(( left - n )); first=$$(( first + n )); done; \
+	for p in $$pids; do wait $$p || failed=1; done; exit $$failed
+
 .PHONY: bench
 bench: ## Load an endpoint (ENDPOINTS, default 127.0.0.1:7420) and print pairs/s and latencies; ARGS are passed on
 	go run ./ops/bench --endpoints $${ENDPOINTS:-127.0.0.1:7420} $(ARGS)

@@ -70,7 +70,7 @@ func TestSeeds(t *testing.T) {
 	var sum Stats
 	var virtual time.Duration
 	var with [faults]int
-	began := time.Now()
+	began, told := time.Now(), time.Now()
 	for seed := first; seed < first+uint64(n); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := runSeed(t, seed, trace)
@@ -94,6 +94,10 @@ func TestSeeds(t *testing.T) {
 		})
 		if t.Failed() && !*allFlag {
 			break
+		}
+		if time.Since(told) > time.Minute {
+			told = time.Now()
+			fmt.Printf("sim: %d of %d seeds from %d, %v simulated\n", seed-first+1, n, first, virtual.Round(time.Second))
 		}
 	}
 	took := time.Since(began)
