@@ -62,7 +62,16 @@ type Config struct {
 	OnFatal func(error)
 	// Snapshots overrides when state is written to files.
 	Snapshots worker.SnapshotPolicy
+	// Store overrides how the log store is opened; its FS also holds the
+	// snapshot files. Dir, Logger and the callbacks are the node's own.
+	Store disk.Options
 }
+
+// Folders of the data directory.
+const (
+	logFolder      = "log"
+	snapshotFolder = "snapshots"
+)
 
 // GossipConfig is how nodes find one another.
 type GossipConfig struct {
@@ -144,14 +153,12 @@ func Open(cfg Config) (*Node, error) {
 
 func (n *Node) open() error {
 	var err error
-	if n.store, err = disk.Open(disk.Options{
-		Dir: filepath.Join(n.cfg.DataDir, "log"), Logger: n.log,
-		OnSynced: n.synced,
-		OnFatal:  n.fatal,
-	}); err != nil {
+	o := n.cfg.Store
+	o.Dir, o.Logger, o.OnSynced, o.OnFatal = filepath.Join(n.cfg.DataDir, logFolder), n.log, n.synced, n.fatal
+	if n.store, err = disk.Open(o); err != nil {
 		return err
 	}
-	if n.snapshots, err = snapshot.Open(filepath.Join(n.cfg.DataDir, "snapshots"), nil); err != nil {
+	if n.snapshots, err = snapshot.Open(filepath.Join(n.cfg.DataDir, snapshotFolder), o.FS); err != nil {
 		return err
 	}
 	states, err := n.store.Load()

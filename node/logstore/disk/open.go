@@ -160,7 +160,7 @@ func (s *Store) open() error {
 		}
 	})
 	s.fs = watchFS{inner, s.fail}
-	if err := s.fs.MkdirAll(o.Dir, 0o700); err != nil {
+	if err := makeDir(inner, o.Dir); err != nil {
 		return err
 	}
 	var err error

@@ -1,0 +1,89 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/mortise-lock/mortise/gateway"
+	"github.com/mortise-lock/mortise/node/host"
+	"github.com/mortise-lock/mortise/node/logstore/disk"
+	"github.com/mortise-lock/mortise/node/worker"
+	"github.com/mortise-lock/mortise/ops/loopback"
+	placementv1 "github.com/mortise-lock/mortise/proto/mortise/placement/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+const (
+	nodes   = 3
+	shards  = 8
+	dataDir = "/data" // of each node, in its own file system
+)
+
+var clusterKey = []byte("0123456789abcdef0123456789abcdef")
+
+// snapshots are written all the time, so that crashes hit them, too.
+var snapshots = worker.SnapshotPolicy{Entries: 150, Bytes: 32 << 10, KeepEntries: 16, KeepBytes: 8 << 10}
+
+// cluster is three nodes on crashable file systems and a gateway.
+type cluster struct {
+	disks    []*vfs.MemFS
+	endpoint string
+}
+
+// start runs a cluster until the test ends. wrap may come between a node and
+// its disk.
+func start(t *testing.T, wrap func(vfs.FS) vfs.FS) *cluster {
+	t.Helper()
+	c := &cluster{}
+	addrs, err := loopback.Addrs(2*nodes + 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.endpoint = addrs[2*nodes]
+	for i := range nodes {
+		fs := vfs.NewCrashableMem()
+		c.disks = append(c.disks, fs)
+		n, err := host.Open(host.Config{Name: fmt.Sprintf("n%d", i+1), Region: "eu", Zone: fmt.Sprint("z", i+1), DataDir: dataDir,
+			Listen: addrs[i], Gossip: host.GossipConfig{Listen: addrs[nodes+i], Join: addrs[nodes : 2*nodes], Key: clusterKey},
+			Snapshots: snapshots, Store: disk.Options{FS: wrap(fs), MemTableSize: 256 << 10},
+			OnFatal: func(err error) { t.Errorf("node %d stopped: %v", i+1, err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = n.Kill() })
+	}
+	conn, err := grpc.NewClient(addrs[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		_, err := placementv1.NewPlacementServiceClient(conn).Init(ctx, &placementv1.InitRequest{Nodes: new(uint32(nodes)), Shards: new(uint32(shards))})
+		if err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("init: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	g, err := gateway.New(gateway.Config{ClusterKey: clusterKey, Seeds: addrs[:nodes], Listen: c.endpoint})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- g.Serve(served) }()
+	t.Cleanup(func() {
+		stop()
+		<-done
+	})
+	return c
+}
