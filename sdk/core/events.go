@@ -74,7 +74,7 @@ func (s *Session) event(e *lockv1.SessionEvent, now Time, out *Output) {
 func (s *Session) established(ttlMS uint64, now Time) {
 	if ttl := time.Duration(ttlMS) * time.Millisecond; ttl > 0 && ttl <= time.Hour {
 		s.ttl = ttl
-		s.renewAt = min(s.renewAt, now+ttl/3)
+		s.renewAt = min(s.renewAt, now+s.interval())
 	}
 	s.cur.established = true
 	s.fails, s.refusals = 0, 0

@@ -1,11 +1,11 @@
 package core
 
 import (
-	"google.golang.org/grpc/codes"
-
 	"slices"
+	"time"
 
 	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
+	"google.golang.org/grpc/codes"
 )
 
 // at returns what is known of a registration; nil if it is over. A number
@@ -77,11 +77,18 @@ func (s *Session) lostHold(shard uint32, number uint64, h *lockv1.LostHold, now 
 
 func (s *Session) lastRenewAt() Time { return s.renewSent[s.lastRenew%rememberedRenewals] }
 
+// maxInterval bounds the silence on a stream: gateways drop one that said
+// nothing for 30 s, and a long TTL is no reason to notice a dead gateway late.
+const maxInterval = 10 * time.Second
+
+// interval is the time between heartbeats, and how long one may go unanswered.
+func (s *Session) interval() time.Duration { return min(s.ttl/3, maxInterval) }
+
 // renew sends a heartbeat; leases count from now (K1).
 func (s *Session) renew(now Time, out *Output) {
 	s.lastRenew++
 	s.renewSent[s.lastRenew%rememberedRenewals] = now
-	s.renewAt = now + s.ttl/3
+	s.renewAt = now + s.interval()
 	op := &lockv1.RenewOp{Number: s.lastRenew}
 	for _, id := range s.shardOrder {
 		if r := s.shards[id]; r.number != 0 && r.known != 0 {

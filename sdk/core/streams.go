@@ -40,7 +40,7 @@ func (s *Session) silentAt() Time {
 	if s.lastRenew-first < rememberedRenewals {
 		since = s.renewSent[first%rememberedRenewals]
 	}
-	patience := max(s.ttl/3, 100*time.Millisecond)
+	patience := max(s.interval(), 100*time.Millisecond)
 	if !c.established {
 		patience += patience * time.Duration(min(s.fails, 6)) / 2
 	} else if c.heard && c.heardAt > since {
