@@ -3,13 +3,14 @@ package crash
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/mortise-lock/mortise/gateway"
 	"github.com/mortise-lock/mortise/node/host"
-	"github.com/mortise-lock/mortise/node/logstore/disk"
+	logdisk "github.com/mortise-lock/mortise/node/logstore/disk"
 	"github.com/mortise-lock/mortise/node/worker"
 	"github.com/mortise-lock/mortise/ops/loopback"
 	placementv1 "github.com/mortise-lock/mortise/proto/mortise/placement/v1"
@@ -31,12 +32,12 @@ var snapshots = worker.SnapshotPolicy{Entries: 150, Bytes: 32 << 10, KeepEntries
 // cluster is three nodes on crashable file systems and a gateway.
 type cluster struct {
 	disks    []*vfs.MemFS
+	power    sync.RWMutex
 	endpoint string
 }
 
-// start runs a cluster until the test ends. wrap may come between a node and
-// its disk.
-func start(t *testing.T, wrap func(vfs.FS) vfs.FS) *cluster {
+// start runs a cluster until the test ends. The disks may lie.
+func start(t *testing.T, l *lies) *cluster {
 	t.Helper()
 	c := &cluster{}
 	addrs, err := loopback.Addrs(2*nodes + 1)
@@ -49,7 +50,7 @@ func start(t *testing.T, wrap func(vfs.FS) vfs.FS) *cluster {
 		c.disks = append(c.disks, fs)
 		n, err := host.Open(host.Config{Name: fmt.Sprintf("n%d", i+1), Region: "eu", Zone: fmt.Sprint("z", i+1), DataDir: dataDir,
 			Listen: addrs[i], Gossip: host.GossipConfig{Listen: addrs[nodes+i], Join: addrs[nodes : 2*nodes], Key: clusterKey},
-			Snapshots: snapshots, Store: disk.Options{FS: wrap(fs), MemTableSize: 256 << 10},
+			Snapshots: snapshots, Store: logdisk.Options{FS: disk{fs, &c.power, l}, MemTableSize: 256 << 10},
 			OnFatal: func(err error) { t.Errorf("node %d stopped: %v", i+1, err) }})
 		if err != nil {
 			t.Fatal(err)

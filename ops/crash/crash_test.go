@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +23,7 @@ var (
 // every place in a queue and every token that a client was told of is there,
 // and nothing is granted twice.
 func TestPowerLoss(t *testing.T) {
-	c := start(t, func(fs vfs.FS) vfs.FS { return fs })
+	c := start(t, nil)
 	s := crash(t, c, *clones)
 	for _, f := range s.found {
 		t.Error(f)
@@ -41,9 +40,9 @@ func TestPowerLoss(t *testing.T) {
 func TestLostSyncsAreFound(t *testing.T) {
 	for name, part := range map[string]string{"WAL": ".log", "snapshots": "/snapshots/"} {
 		t.Run(name, func(t *testing.T) {
-			var on atomic.Bool
-			c := start(t, func(fs vfs.FS) vfs.FS { return liar{fs, part, &on} })
-			on.Store(true)
+			l := &lies{about: func(path string) bool { return strings.Contains(path, part) }}
+			c := start(t, l)
+			l.begun.Store(true)
 			if s := crash(t, c, 100); len(s.found) == 0 {
 				t.Errorf("%d crashes of nodes whose %s was never synced lost nothing that anybody noticed", s.crashes, name)
 			} else {
@@ -81,7 +80,8 @@ func crash(t *testing.T, c *cluster, times int) *summary {
 		if rng.IntN(3) == 0 {
 			percent = 0
 		}
-		before, largest := r.copy()
+		before := r.copy()
+		c.power.Lock()
 		var disks, whole []*vfs.MemFS
 		for _, d := range c.disks {
 			disks = append(disks, d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}))
@@ -89,9 +89,10 @@ func crash(t *testing.T, c *cluster, times int) *summary {
 				whole = append(whole, d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rng}))
 			}
 		}
-		after, _ := r.copy()
+		c.power.Unlock()
+		after := r.copy()
 		r.prune(before)
-		v := &verdict{summary: s, before: before, after: after, largest: uint64(largest)}
+		v := &verdict{summary: s, before: before, after: after}
 		if err := v.compare(disks); err != nil {
 			s.found = append(s.found, fmt.Sprintf("crash %d, %d%% of what was not synced survived: %v", s.crashes, percent, err))
 		}
@@ -117,7 +118,6 @@ func wait(d time.Duration) { <-time.After(d) }
 type verdict struct {
 	*summary
 	before, after map[*attempt]attempt
-	largest       uint64
 	entries       int
 }
 

@@ -39,7 +39,6 @@ type record struct {
 	mu       sync.Mutex
 	attempts []*attempt
 	clock    int
-	largest  mortise.Token // granted so far
 	grants   int
 }
 
@@ -66,7 +65,6 @@ func (r *record) holds(a *attempt, token mortise.Token) {
 	defer r.mu.Unlock()
 	r.clock++
 	a.state, a.token = max(a.state, granted), token
-	r.largest = max(r.largest, token)
 	r.grants++
 }
 
@@ -86,15 +84,15 @@ func (r *record) gone(as ...*attempt) {
 	}
 }
 
-// copy returns what the clients have been told up to now, and largest.
-func (r *record) copy() (map[*attempt]attempt, mortise.Token) {
+// copy returns what the clients have been told up to now.
+func (r *record) copy() map[*attempt]attempt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make(map[*attempt]attempt, len(r.attempts))
 	for _, a := range r.attempts {
 		out[a] = *a
 	}
-	return out, r.largest
+	return out
 }
 
 // prune forgets what ended before a copy was made.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/mortise-lock/mortise/node/logstore"
-	"github.com/mortise-lock/mortise/node/logstore/disk"
+	logdisk "github.com/mortise-lock/mortise/node/logstore/disk"
 	"github.com/mortise-lock/mortise/node/snapshot"
 	"github.com/mortise-lock/mortise/node/worker"
 	"github.com/mortise-lock/mortise/placement"
@@ -26,7 +26,7 @@ type recovered struct {
 // recoverNode opens what a crash left of a node's files, as the node would.
 func recoverNode(fs vfs.FS) (*recovered, error) {
 	var fatal error
-	s, err := disk.Open(disk.Options{Dir: filepath.Join(dataDir, "log"), FS: fs, MemTableSize: 256 << 10, OnFatal: func(err error) { fatal = err }})
+	s, err := logdisk.Open(logdisk.Options{Dir: filepath.Join(dataDir, "log"), FS: fs, MemTableSize: 256 << 10, OnFatal: func(err error) { fatal = err }})
 	if err != nil {
 		return nil, err
 	}
