@@ -35,6 +35,7 @@ const (
 	reasonNotOwner       = "NOT_OWNER"
 	reasonOverloaded     = "SHARD_OVERLOADED"
 	reasonTransferring   = "TRANSFERRING"
+	reasonDiskFull       = "DISK_FULL"
 )
 
 // fail builds a Failure.
@@ -81,6 +82,16 @@ func isRegistrationGone(f *lockv1.Failure) bool {
 func isOldAttachment(f *lockv1.Failure) bool {
 	switch reason(f) {
 	case "OLD_ATTACHMENT", ReasonSuperseded:
+		return true
+	}
+	return false
+}
+
+// isNotAdmitted: the node refused before it looked whether the request is a
+// repetition. For one that was sent before, that says nothing about the first.
+func isNotAdmitted(f *lockv1.Failure) bool {
+	switch reason(f) {
+	case reasonOverloaded, reasonDiskFull:
 		return true
 	}
 	return false

@@ -81,3 +81,55 @@ func TestNamedAcquireIsNotCancelled(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusalOfARepetition: the first sending of an acquire was applied and its
+// answer lost; the second is refused without a look at what was. The caller
+// hears the refusal, and nothing stays held: it was cancelled before. Under a
+// request id of the caller's it hears that the outcome is not known.
+func TestRefusalOfARepetition(t *testing.T) {
+	for _, why := range []string{"DISK_FULL", "SHARD_OVERLOADED"} {
+		for _, by := range []string{"stream", "unary", "unary, named"} {
+			w := newSim(13, 1, 3)
+			w.boot()
+			asked := 0
+			w.refuse = func(req *nodev1.Request) *nodev1.Response {
+				if req.GetAcquire() == nil {
+					return nil
+				}
+				if asked++; asked == 1 {
+					w.shards[0].apply(req)
+					return refuse(codes.Unavailable, "OUTCOME_UNKNOWN")
+				}
+				return refuse(codes.ResourceExhausted, why)
+			}
+			var got *lockv1.Failure
+			if by == "stream" {
+				a := w.open(1)
+				a.acquire("x", 60_000)
+				w.settle()
+				for _, e := range a.poll() {
+					if e.GetEnded() != nil {
+						got = e.GetEnded().Failure
+					}
+				}
+			} else {
+				s := w.openSession(t, 1)
+				w.step(Input{Kind: CallStarted, Call: 2, OwnID: by == "unary", Request: &lockv1.AcquireRequest{SessionId: s, Name: "x", RequestId: hexID(2)}})
+				w.settle()
+				if len(w.answers[2]) == 1 {
+					got = w.answers[2][0].Failure
+				}
+			}
+			if asked != 2 || reason(got) != why {
+				t.Errorf("%s by %s: asked %d times, answered %v", why, by, asked, got)
+			}
+			if by == "unary, named" {
+				if codes.Code(got.GetCode()) != codes.Unavailable {
+					t.Errorf("%s by %s: %v does not say that the outcome is unknown", why, by, got)
+				}
+				continue
+			}
+			w.checkEmpty(t)
+		}
+	}
+}

@@ -32,6 +32,10 @@ type op struct {
 	told   bool
 	over   bool
 	giveUp timer // cancels in the background
+	// withdrawn is why an acquire was refused whose earlier sending may have
+	// been applied: a Cancel in its place is under way, and then this is the
+	// answer.
+	withdrawn *lockv1.Failure
 }
 
 func (o *op) id() *nodev1.AcquireId {
@@ -92,8 +96,30 @@ func (c *Core) dropOp(o *op) {
 	}
 }
 
+// withdraw makes sure that an acquire holds nothing that was refused only at
+// its second sending, and then passes the refusal on. Under the caller's own
+// request id nothing is cancelled (G8); the caller hears that the outcome is
+// not known.
+func (c *Core) withdraw(o *op, f *lockv1.Failure, now Time, out *Output) {
+	if cl := o.call; cl != nil && !cl.acquire.ownID {
+		c.forget(&o.request)
+		unknown := fail(codes.Unavailable, reason(f), "", "", f.Message+"; an earlier try may have had an effect: ask again under the same request_id, or cancel it")
+		unknown.Detail.RetryAfterMs = f.GetDetail().GetRetryAfterMs()
+		c.opRefused(o, unknown, now, out)
+		return
+	}
+	o.withdrawn = f
+	acting := &nodev1.Acting{Registration: o.num, Attachment: o.sess.attachment, DoneBelow: o.sess.doneBelow}
+	o.pb.Op = &nodev1.Request_Cancel{Cancel: &nodev1.Cancel{Acting: acting, Id: o.id(), Name: o.name}}
+	c.dispatch(o.request.shard, now, out)
+}
+
 func (o *op) answered(c *Core, r *request, resp *nodev1.Response, now Time, out *Output) {
 	if o.over {
+		return
+	}
+	if o.withdrawn != nil && (resp.Failure == nil || !isRegistrationGone(resp.Failure) && !isOldAttachment(resp.Failure)) {
+		c.opRefused(o, o.withdrawn, now, out)
 		return
 	}
 	if f := resp.Failure; f != nil {

@@ -270,6 +270,11 @@ func (c *Core) response(n *node, resp *nodev1.Response, now Time, out *Output) {
 			c.refused(n, r, resp, now, out)
 			return
 		}
+		if o, ok := r.owner.(*op); ok && r.doubt && o.kind == opAcquire && isNotAdmitted(f) {
+			c.unsend(r)
+			c.withdraw(o, f, now, out)
+			return
+		}
 	}
 	if s != nil {
 		if s.leader == 0 && resp.Failure == nil {

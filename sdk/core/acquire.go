@@ -58,6 +58,8 @@ func (s *Session) ask(a *acquire, now Time, out *Output) {
 	}
 	if a.phase == phaseQueued {
 		a.phase = phaseAsked
+	} else {
+		a.doubt = true
 	}
 	op := &lockv1.AcquireOp{Seq: a.seq, Name: a.req.Name, Mode: a.req.Mode}
 	if a.req.Mode == lockv1.Mode_MODE_COUNTED {
@@ -80,7 +82,7 @@ func (s *Session) again(a *acquire, cancelOld bool, delay time.Duration, now Tim
 	}
 	old := a.seq
 	s.due.set(a, 0)
-	a.firstSent, a.own, a.token, a.reg = 0, 0, 0, Registration{}
+	a.firstSent, a.own, a.token, a.reg, a.doubt = 0, 0, 0, Registration{}, false
 	a.tries++
 	delete(s.bySeq, old)
 	s.enter(a)

@@ -29,7 +29,9 @@
 //	    acknowledged (after the lock-delay where one was asked for).
 //	K4  An acquire that was sent leaves the table only when the service said
 //	    that it holds nothing (ended, cancelled, released, lost) or when its
-//	    registration ended. done_below never passes an acquire in the table.
+//	    registration ended. A refusal of what was asked for twice under one seq
+//	    says nothing about the first asking, so it is cancelled. done_below
+//	    never passes an acquire in the table.
 //	K5  A seq names one acquire for ever. Asking anew takes a new one.
 //	K6  The known epoch of a registration rises only with events that were
 //	    applied, or with an inventory.

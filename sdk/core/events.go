@@ -208,7 +208,12 @@ func (s *Session) ended(e *lockv1.EndedEvent, now Time, out *Output) {
 	case lockv1.EndReason_END_REASON_REFUSED:
 		if d, ok := s.retryAfter(e.Failure, a.tries); ok {
 			out.Results = append(out.Results, Result{ID: a.id, Kind: ResultRetrying, Failure: e.Failure})
-			s.again(a, false, d, now, out)
+			s.again(a, a.doubt, d, now, out)
+			return
+		}
+		if a.doubt {
+			out.Results = append(out.Results, failed(a, e))
+			s.abandon(a, out)
 			return
 		}
 		s.fail(a, e, out)
@@ -218,8 +223,12 @@ func (s *Session) ended(e *lockv1.EndedEvent, now Time, out *Output) {
 }
 
 func (s *Session) fail(a *acquire, e *lockv1.EndedEvent, out *Output) {
-	out.Results = append(out.Results, Result{ID: a.id, Kind: ResultFailed, Reason: e.Reason, Holders: e.Holders, Failure: e.Failure})
+	out.Results = append(out.Results, failed(a, e))
 	s.forget(a)
+}
+
+func failed(a *acquire, e *lockv1.EndedEvent) Result {
+	return Result{ID: a.id, Kind: ResultFailed, Reason: e.Reason, Holders: e.Holders, Failure: e.Failure}
 }
 
 func (s *Session) cancelled(c *lockv1.CancelledEvent, now Time) {

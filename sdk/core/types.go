@@ -182,7 +182,10 @@ type acquire struct {
 	token     uint64
 	tries     int
 	resent    bool // its release was sent more than once
-	suspect   bool
+	// doubt: it was asked for more than once under this seq, so that a refusal
+	// may be about the last asking only.
+	doubt   bool
+	suspect bool
 
 	due Time // when it needs attention; 0: never
 	idx int  // in the heap; -1: not there
