@@ -84,7 +84,6 @@ type clientStream struct {
 	s       *Session
 	c       *conn
 	id      core.StreamID
-	open    bool
 	pending []*lockv1.SessionOp
 	echo    uint64
 }
@@ -206,6 +205,9 @@ func (s *Session) flushSoon() {
 		if st := s.cur; st != nil && len(st.pending) > 0 {
 			f := &lockv1.SessionRequest{EchoMs: st.echo, DoneBelow: s.core.DoneBelow(), Ops: st.pending}
 			st.pending = nil
+			if s.w.tracing() {
+				s.w.note(s.c.p, fmt.Sprintf("%s stream %d: sends %v", s.Name, st.id, f.Ops))
+			}
 			if s.w.cfg.Encode {
 				f = clone(f)
 			}
@@ -228,6 +230,9 @@ func (st *clientStream) received(_ *conn, body any) {
 	}
 	f := body.(*lockv1.SessionResponse)
 	st.echo = max(st.echo, f.ServerTimeMs)
+	if s.w.tracing() && len(f.Events) > 0 {
+		s.w.note(s.c.p, fmt.Sprintf("%s stream %d: hears %v", s.Name, st.id, f.Events))
+	}
 	s.do(func(now core.Time) { s.core.Frame(now, st.id, f, &s.out) })
 }
 

@@ -30,11 +30,8 @@ type refusal struct{ f *lockv1.Failure }
 type (
 	syn struct{}
 	ack struct{}
-	// fin ends a stream in order. orderly: with status OK.
-	fin struct {
-		f       *lockv1.Failure
-		orderly bool
-	}
+	// fin ends a stream.
+	fin struct{ f *lockv1.Failure }
 )
 
 // conn is a stream between two processes, like one over TCP: in order, never
@@ -48,7 +45,6 @@ type conn struct {
 	aOpen    bool
 	bOpen    bool
 	up, down pipe
-	ref      uint64 // of the side that needs a number
 }
 
 var resetFailure = &lockv1.Failure{Code: 14, Message: "connection reset"}

@@ -111,18 +111,35 @@ func (w *World) probe(s *Session, id shard.ID, left *int) {
 	}
 }
 
-// finish ends all clients in good order and counts what is left.
+// finish ends all clients in good order and counts what is left: first when
+// everybody has given back what it had, then when all sessions are closed.
 func (w *World) finish() {
 	if len(w.problems) > 0 {
 		return
 	}
 	w.stopApps = true
-	w.Run(second)
-	var sessions []*Session
 	for _, c := range w.Clients {
 		if c.un != nil {
 			c.un.close()
 		}
+		for _, s := range c.all {
+			for _, g := range slices.Clone(s.list) {
+				g.Cancel()
+				g.Release()
+			}
+		}
+	}
+	// The holds of the dead come free when their sessions expire.
+	longest := 10 * second
+	if w.cfg.Load != nil {
+		longest = max(longest, slices.Max(w.cfg.Load.TTLs))
+	}
+	if !w.Until(longest+10*second, func() bool { return w.stats.Events%64 == 0 && w.heldOrQueued() == "" }) {
+		w.stuck("P6", "after all clients have given back what they had: "+w.heldOrQueued()+w.whoHolds())
+		return
+	}
+	var sessions []*Session
+	for _, c := range w.Clients {
 		for _, s := range slices.Clone(c.all) {
 			sessions = append(sessions, s)
 			s.Close()
@@ -135,11 +152,6 @@ func (w *World) finish() {
 		w.stuck("liveness", fmt.Sprintf("sessions could not be closed within %v after the healing", closeWithin))
 		return
 	}
-	// Those of the dead expire.
-	longest := 10 * second
-	if w.cfg.Load != nil {
-		longest = slices.Max(w.cfg.Load.TTLs)
-	}
 	if !w.Until(longest+15*second, w.atBaseline) {
 		w.stuck("P6", "after all clients have gone: "+w.leftOver())
 		return
@@ -148,6 +160,33 @@ func (w *World) finish() {
 		w.stuck("P9", "replicas do not come to the same index after the healing: "+w.describe())
 	}
 	w.tellBaseline()
+}
+
+// heldOrQueued names a shard where something is held or waits; "" if none is.
+func (w *World) heldOrQueued() string {
+	for id := 1; id <= w.cfg.Shards; id++ {
+		n := w.leader(shard.ID(id))
+		if n == nil {
+			return fmt.Sprintf("shard %d has no leader", id)
+		}
+		if st, _ := n.loopOf(shard.ID(id)).w.Status(shard.ID(id)); st.Holds != 0 || st.Waits != 0 {
+			return fmt.Sprintf("shard %d has %d holds and %d waits", id, st.Holds, st.Waits)
+		}
+	}
+	return ""
+}
+
+// whoHolds asks who holds the names of the workload.
+func (w *World) whoHolds() string {
+	s := ""
+	c := w.AddClient()
+	for _, n := range w.names {
+		from := len(w.history)
+		if h := w.Holders(c, n.name, 2*second); len(h) > 0 {
+			s += fmt.Sprintf("; %s: %v, %d waiters", n.name, h, w.history[max(from, len(w.history)-1)].Waiters)
+		}
+	}
+	return s
 }
 
 // leftOver names what is not gone; "" if everything is.

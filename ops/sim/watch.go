@@ -55,6 +55,16 @@ func (k *watch) see(e *history.Event) {
 			k.w.violate("P2", fmt.Sprintf("token %d of %s was granted to call %d and to call %d", e.Token, e.Name, o, e.Call))
 		}
 		k.granted[t] = e.Call
+	case history.Write:
+		// A holder's write may be refused only if it relies on its hold no more.
+		if e.Accepted {
+			return
+		}
+		for _, b := range k.beliefs[e.Name] {
+			if b.Token == e.Token && b.Mode == history.Exclusive {
+				k.w.violate("P2", fmt.Sprintf("client %d relies on %s with token %d, and the store has seen a greater one", e.Client, e.Name, e.Token))
+			}
+		}
 	case history.Applied:
 		i := shardIndex{e.Shard, e.Index}
 		a, ok := k.applied[i]
