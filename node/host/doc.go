@@ -42,6 +42,7 @@
 //	mortise_node_syncs_total                syncs of the log
 //	mortise_node_sync_seconds{quantile}     0.5 and 0.99 over the last minute
 //	mortise_node_disk_bytes                 size of the data directory
+//	mortise_node_low_on_space               1 while new locks are refused for want of disk space
 //	mortise_node_gateway_streams            gateways connected
 //	mortise_node_slow_gateways_total        disconnected for not reading
 //	mortise_node_transport_{sent,received,dropped,breaks,refused}_total

@@ -119,7 +119,8 @@ func (s peerService) Report(ctx context.Context, q *nodev1.ReportRequest) (*node
 func (n *Node) status(hashes bool) *placementv1.NodeStatus {
 	st := n.store.Stats()
 	s := &placementv1.NodeStatus{Reachable: true, Version: n.cfg.Version, UptimeMs: n.uptimeMS(), Pid: uint64(os.Getpid()),
-		DiskBytes: n.diskBytes(), FsyncP50Us: uint64(st.P50 / time.Microsecond), FsyncP99Us: uint64(st.P99 / time.Microsecond)}
+		DiskBytes: n.diskBytes(), FsyncP50Us: uint64(st.P50 / time.Microsecond), FsyncP99Us: uint64(st.P99 / time.Microsecond),
+		LowOnSpace: n.store.LowOnSpace()}
 	r := n.running.Load()
 	if r == nil {
 		return s

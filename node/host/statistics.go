@@ -17,7 +17,8 @@ type statistics struct {
 	logBytes           int64
 	diskBytes          uint64
 	worker.Counters
-	stalls uint64
+	stalls     uint64
+	lowOnSpace bool
 }
 
 // keepStatistics gathers once a second.
@@ -30,7 +31,12 @@ func (n *Node) keepStatistics() {
 			return
 		case <-t.C:
 		}
-		s := &statistics{diskBytes: n.diskBytes()}
+		s := &statistics{diskBytes: n.diskBytes(), lowOnSpace: n.store.LowOnSpace()}
+		if was := n.reported.Load(); s.lowOnSpace && (was == nil || !was.lowOnSpace) {
+			n.log.Warn("the disk is nearly full: the shards that this node leads refuse new locks until space is freed", "data_dir", n.cfg.DataDir)
+		} else if was != nil && was.lowOnSpace && !s.lowOnSpace {
+			n.log.Info("the disk has room again: new locks are granted", "data_dir", n.cfg.DataDir)
+		}
 		for _, l := range n.loops() {
 			s.stalls += l.stalls.Load()
 			l.call(func(w *worker.Worker) { s.add(w) })
@@ -117,6 +123,12 @@ func (n *Node) registerMetrics() {
 	gauge("state_bytes", "Memory of all state machines.", stat(func(s *statistics) float64 { return float64(s.stateBytes) }))
 	gauge("log_bytes", "Memory of all live logs.", stat(func(s *statistics) float64 { return float64(s.logBytes) }))
 	gauge("disk_bytes", "Size of the log store on disk.", stat(func(s *statistics) float64 { return float64(s.diskBytes) }))
+	gauge("low_on_space", "1 while new locks are refused because the disk is nearly full.", stat(func(s *statistics) float64 {
+		if s.lowOnSpace {
+			return 1
+		}
+		return 0
+	}))
 	gauge("gateway_streams", "Gateways connected.", func() float64 { return float64(n.streams.count()) })
 	gauge("map_generation", "Generation of the placement map in use.", func() float64 { return float64(n.placed.Load().GetGeneration()) })
 

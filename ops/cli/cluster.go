@@ -49,6 +49,7 @@ type nodeRow struct {
 	Replicas       int    `json:"replicas"`
 	Leaders        int    `json:"leaders"`
 	DiskBytes      uint64 `json:"disk_bytes"`
+	LowOnSpace     bool   `json:"low_on_space"`
 	FsyncP50US     uint64 `json:"fsync_p50_us"`
 	FsyncP99US     uint64 `json:"fsync_p99_us"`
 }
@@ -86,7 +87,7 @@ func view(st *placementv1.ClusterStatusResponse) (nodes []nodeRow, shards []shar
 		s := said[n.Id]
 		r := nodeRow{ID: n.Id, Name: n.Name, Region: n.Region, Zone: n.Zone, Address: n.Address, GatewayAddress: n.GatewayAddress, HTTPAddress: n.HttpAddress,
 			Reachable: s.GetReachable(), Error: s.GetError(), Version: s.GetVersion(), PID: s.GetPid(), UptimeMS: s.GetUptimeMs(),
-			Replicas: len(s.GetReplicas()), DiskBytes: s.GetDiskBytes(), FsyncP50US: s.GetFsyncP50Us(), FsyncP99US: s.GetFsyncP99Us()}
+			Replicas: len(s.GetReplicas()), DiskBytes: s.GetDiskBytes(), LowOnSpace: s.GetLowOnSpace(), FsyncP50US: s.GetFsyncP50Us(), FsyncP99US: s.GetFsyncP99Us()}
 		for _, x := range s.GetReplicas() {
 			if x.Role == "LEADER" {
 				r.Leaders++
@@ -130,7 +131,7 @@ func newClusterStatus(a *app) *cobra.Command {
 			return err
 		}
 		nodes, shards := view(st)
-		var lost, down []string
+		var lost, down, full []string
 		var holds, waits uint64
 		for _, s := range shards {
 			holds, waits = holds+s.Holds, waits+s.Waits
@@ -142,17 +143,22 @@ func newClusterStatus(a *app) *cobra.Command {
 			if !n.Reachable {
 				down = append(down, n.Name)
 			}
+			if n.LowOnSpace {
+				full = append(full, n.Name)
+			}
 		}
 		health := "healthy"
 		switch {
 		case len(lost) > 0:
 			health = fmt.Sprintf("%d of %d shards have no leader: %s", len(lost), len(shards), strings.Join(lost, ", "))
+		case len(full) > 0:
+			health = fmt.Sprintf("new locks are refused by shards that %s lead: the disk is nearly full", strings.Join(full, ", "))
 		case len(down) > 0:
 			health = fmt.Sprintf("serving; %d of %d nodes don't answer: %s", len(down), len(nodes), strings.Join(down, ", "))
 		}
 		if a.output == "json" {
 			err = a.printJSON(map[string]any{"cluster_id": st.Map.ClusterId, "health": health, "map_generation": st.Map.Generation, "nodes": len(nodes),
-				"nodes_down": len(down), "shards": len(shards), "shards_without_leader": len(lost), "holds": holds, "waits": waits}, "  ")
+				"nodes_down": len(down), "nodes_low_on_space": len(full), "shards": len(shards), "shards_without_leader": len(lost), "holds": holds, "waits": waits}, "  ")
 		} else {
 			_, err = fmt.Fprintf(a.Out, "cluster %s: %s\n%s, %s, map generation %d\n%s, %s\n", st.Map.ClusterId, health, plural(len(nodes), "node"),
 				plural(len(shards), "shard"), st.Map.Generation, plural(int(holds), "hold"), plural(int(waits), "waiter"))
@@ -185,6 +191,8 @@ func newNodeLs(a *app) *cobra.Command {
 			state := "up"
 			if !n.Reachable {
 				state = "down"
+			} else if n.LowOnSpace {
+				state = "full"
 			}
 			table = append(table, []string{fmt.Sprint(n.ID), n.Name, n.Region, orDash(n.Zone), state, n.Address, orDash(n.GatewayAddress), orDash(n.HTTPAddress),
 				fmt.Sprint(n.PID), fmt.Sprintf("%d/%d", n.Leaders, n.Replicas), (time.Duration(n.FsyncP99US) * time.Microsecond).String()})

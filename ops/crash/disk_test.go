@@ -1,8 +1,10 @@
 package crash
 
 import (
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -61,6 +63,8 @@ type file struct {
 
 // lied takes part in the power; the caller gives it back.
 func (f file) lied() bool {
+	// A sync takes its time, so that there is something to lose.
+	wait(rand.N(3 * time.Millisecond))
 	f.disk.power.RLock()
 	l := f.disk.lies
 	return l != nil && l.begun.Load() && l.about(f.path)

@@ -873,9 +873,11 @@ type NodeStatus struct {
 	// Bytes of the data directory.
 	DiskBytes uint64 `protobuf:"varint,7,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
 	// Median and 99th percentile of the last minute's syncs.
-	FsyncP50Us    uint64 `protobuf:"varint,8,opt,name=fsync_p50_us,json=fsyncP50Us,proto3" json:"fsync_p50_us,omitempty"`
-	FsyncP99Us    uint64 `protobuf:"varint,9,opt,name=fsync_p99_us,json=fsyncP99Us,proto3" json:"fsync_p99_us,omitempty"`
-	Pid           uint64 `protobuf:"varint,10,opt,name=pid,proto3" json:"pid,omitempty"`
+	FsyncP50Us uint64 `protobuf:"varint,8,opt,name=fsync_p50_us,json=fsyncP50Us,proto3" json:"fsync_p50_us,omitempty"`
+	FsyncP99Us uint64 `protobuf:"varint,9,opt,name=fsync_p99_us,json=fsyncP99Us,proto3" json:"fsync_p99_us,omitempty"`
+	Pid        uint64 `protobuf:"varint,10,opt,name=pid,proto3" json:"pid,omitempty"`
+	// The disk is nearly full: the shards that this node leads refuse new locks.
+	LowOnSpace    bool `protobuf:"varint,11,opt,name=low_on_space,json=lowOnSpace,proto3" json:"low_on_space,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -978,6 +980,13 @@ func (x *NodeStatus) GetPid() uint64 {
 		return x.Pid
 	}
 	return 0
+}
+
+func (x *NodeStatus) GetLowOnSpace() bool {
+	if x != nil {
+		return x.LowOnSpace
+	}
+	return false
 }
 
 // ReplicaStatus is one replica as its node sees it.
@@ -1288,7 +1297,7 @@ const file_mortise_placement_v1_placement_proto_rawDesc = "" +
 	"\x14ClusterStatusRequest\"|\n" +
 	"\x15ClusterStatusResponse\x12+\n" +
 	"\x03map\x18\x01 \x01(\v2\x19.mortise.placement.v1.MapR\x03map\x126\n" +
-	"\x05nodes\x18\x02 \x03(\v2 .mortise.placement.v1.NodeStatusR\x05nodes\"\xc1\x02\n" +
+	"\x05nodes\x18\x02 \x03(\v2 .mortise.placement.v1.NodeStatusR\x05nodes\"\xe3\x02\n" +
 	"\n" +
 	"NodeStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x04R\x04node\x12\x1c\n" +
@@ -1304,7 +1313,9 @@ const file_mortise_placement_v1_placement_proto_rawDesc = "" +
 	"\ffsync_p99_us\x18\t \x01(\x04R\n" +
 	"fsyncP99Us\x12\x10\n" +
 	"\x03pid\x18\n" +
-	" \x01(\x04R\x03pid\"\x81\x03\n" +
+	" \x01(\x04R\x03pid\x12 \n" +
+	"\flow_on_space\x18\v \x01(\bR\n" +
+	"lowOnSpace\"\x81\x03\n" +
 	"\rReplicaStatus\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\x04R\areplica\x12\x12\n" +
