@@ -20,7 +20,8 @@ type Kind uint8
 // Kinds of events, and the fields that each uses besides At and Client.
 const (
 	// Invoke: a client begins an operation. Op, Call, Session, Name and, for
-	// acquires, Mode, Permits, Limit, WaitFor; for releases, Token.
+	// acquires, Mode, Permits, Limit, WaitFor; for releases, Token; for cancels,
+	// Of.
 	Invoke Kind = iota + 1
 	// Return: an operation ended. Op, Call, Outcome, Name; Token and Fenced of a
 	// grant; Holders and Waiters of a describe.
@@ -57,6 +58,13 @@ const (
 	Served
 	// Baseline: what is left at the end. Note names what is counted, Count.
 	Baseline
+	// Waiting: the client was told that its acquire waits in the queue. Call,
+	// Seq.
+	Waiting
+	// Forced: an operator asks the service to take something away; from here on
+	// holds may end without their clients' knowing. Session (revoked) or Name
+	// (forced open).
+	Forced
 )
 
 // Op is the kind of an operation.
@@ -88,7 +96,9 @@ type Outcome uint8
 const (
 	// OutcomeUnknown: it may have happened, or may still happen.
 	OutcomeUnknown Outcome = iota
-	// OK: an acquire was granted, a release freed the hold, a describe answered.
+	// OK: an acquire was granted, a release freed the hold, a describe answered,
+	// a cancel was confirmed. A release that only the end of its session answered
+	// is unknown, not OK.
 	OK
 	// Busy: an acquire ended without a grant (its wait was over).
 	Busy
@@ -119,6 +129,12 @@ type Event struct {
 	Op      Op
 	Call    uint64 // joins the events of one operation; never reused in a run
 	Outcome Outcome
+	// Of: for a Cancel, the Call of the acquire that is given up.
+	Of uint64
+	// Seq, in Waiting and in the Return of an acquire, is the identity under
+	// which the service knows the acquire: another one when the client's library
+	// asked anew, which gives the place in the queue up. 0: not known.
+	Seq uint64
 
 	Session string
 	Name    string

@@ -1,0 +1,139 @@
+package checker
+
+import "github.com/mortise-lock/mortise/ops/history"
+
+// asker is who could have asked for a hold that only describes show.
+type asker struct{ session string }
+
+// ghosts judges the holders that describes show: those that no acquire
+// returned with (orphans), and those of the dead.
+func (x *index) ghosts(l *lock) {
+	var askers map[asker][]*acquire
+	first := map[uint64]int{} // orphans by token, with the describe that showed it first
+	told := map[uint64]bool{}
+	for _, d := range l.describes {
+		for _, h := range x.ev[d.ret].Holders {
+			if told[h.Token] {
+				continue
+			}
+			a := l.granted[h.Token]
+			session := h.Session
+			if a != nil {
+				session = a.session
+			}
+			if x.outlived(l, d, h, session) {
+				told[h.Token] = true
+				continue
+			}
+			if a != nil {
+				continue
+			}
+			if askers == nil {
+				askers = map[asker][]*acquire{}
+				for _, a := range l.acquires {
+					askers[asker{a.session}] = append(askers[asker{a.session}], a)
+					if a.session != "" {
+						askers[asker{}] = append(askers[asker{}], a)
+					}
+				}
+			}
+			if _, ok := first[h.Token]; !ok {
+				first[h.Token] = d.ret
+				x.opts.Stats.Orphans++
+			}
+			told[h.Token] = x.ghost(l, d, h, askers[asker{session}], first[h.Token])
+		}
+	}
+}
+
+// outlived: a session is over for longer than its holds may be.
+func (x *index) outlived(l *lock, d describe, h history.Holder, name string) bool {
+	s := x.sessions[name]
+	if s == nil || name == "" || s.over == none || x.opts.FreeWithin <= 0 {
+		return false
+	}
+	since, ok := x.calm(d.invoke)
+	from := max(since, x.ev[s.over].At)
+	if !ok || x.ev[d.invoke].At <= from+s.ttl+x.opts.FreeWithin {
+		return false
+	}
+	x.report("P4", "death", d.ret, []int{s.over, d.invoke, d.ret}, "lock %q: session %s of client %d was over at %s (%v), its TTL is %v, and nothing is broken since %v; but a describe from %s to %s still shows it as holder with token %d; its holds had to be free by %v",
+		l.name, name, s.client, x.at(s.over), x.ev[s.over].Kind, when(s.ttl), when(since), x.at(d.invoke), x.at(d.ret), h.Token, when(from+s.ttl+x.opts.FreeWithin))
+	return true
+}
+
+// ghost judges an orphan by the acquires that it may belong to.
+func (x *index) ghost(l *lock, d describe, h history.Holder, acqs []*acquire, first int) bool {
+	who := owner(-1, h.Session)
+	var last *acquire // the one whose end is the latest
+	var ends history.Time
+	var open *acquire
+	for _, a := range acqs {
+		if a.invoke > d.ret {
+			break
+		}
+		end := a.ret
+		if a.cancelled != none {
+			end = a.cancelled
+		}
+		switch {
+		case end == none || end > d.invoke:
+			open = a
+		case a.outcome == history.OutcomeUnknown && a.cancelled == none:
+			return false // it may be the caller's for as long as its session lives
+		case last == nil || x.ev[end].At > ends:
+			last, ends = a, x.ev[end].At
+		}
+	}
+	if last == nil && open == nil {
+		x.report("P6", "ghost", d.ret, []int{d.invoke, d.ret}, "lock %q: a describe from %s to %s shows %s as holder with token %d, but nobody like that has asked for the lock by then",
+			l.name, x.at(d.invoke), x.at(d.ret), who, h.Token)
+		return true
+	}
+	since, ok := x.calm(d.invoke)
+	if !ok || x.opts.FreeWithin <= 0 {
+		return false
+	}
+	now := x.ev[d.invoke].At
+	if open != nil {
+		from := max(since, x.ev[first].At, x.awake(open.client, d.invoke))
+		bound := from + x.ttl(open.session) + x.opts.FreeWithin
+		// The call must have been open all the time, else it was another's.
+		if open.invoke > first || now <= bound {
+			return false
+		}
+		x.report("P6", "ghost", d.ret, []int{open.invoke, first, d.invoke, d.ret}, "lock %q: %s asked at %s and has no answer, but describes show its hold with token %d since %s, and at %s still; a grant had to be delivered or taken back by %v",
+			l.name, open.who(), x.at(open.invoke), h.Token, x.at(first), x.at(d.ret), when(bound))
+		return true
+	}
+	bound := max(since, ends) + x.ttl(last.session) + x.opts.FreeWithin
+	if now <= bound {
+		return false
+	}
+	x.report("P6", "ghost", d.ret, []int{last.invoke, last.ret, d.invoke, d.ret}, "lock %q: a describe from %s to %s shows %s as holder with token %d, which no caller was told; the last that could have asked for it, %s, was told %q at %s; whatever was held for it had to be gone by %v",
+		l.name, x.at(d.invoke), x.at(d.ret), who, h.Token, last.who(), last.outcome, x.at(last.ret), when(bound))
+	return true
+}
+
+func (x *index) ttl(session string) history.Time {
+	if s := x.sessions[session]; s != nil {
+		return s.ttl
+	}
+	return 0
+}
+
+// awake returns since when a client has been running at an event; the end of
+// time if it stands still or is gone.
+func (x *index) awake(client, i int) history.Time {
+	var t history.Time
+	for _, p := range x.pauses[client] {
+		if p.from > i {
+			break
+		}
+		if p.to == none || p.to > i {
+			return 1 << 61
+		}
+		t = x.ev[p.to].At
+	}
+	return t
+}
