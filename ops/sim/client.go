@@ -70,6 +70,7 @@ type Grant struct {
 	Outcome history.Outcome
 	Lost    core.LostReason // why it was lost, if it was
 	relCall uint64
+	seq     uint64
 	own     Time
 	capAt   Time
 	cover   *cover

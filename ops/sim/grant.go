@@ -43,6 +43,7 @@ func (s *Session) result(r *core.Result) {
 			s.w.violate("sdk", fmt.Sprintf("client %d: acquire %d of %s was granted in state %d", s.c.Index, g.call, g.Req.Name, g.State))
 			return
 		}
+		g.seq = r.Seq
 		g.State, g.Token, g.own, g.capAt, g.cover = Held, r.Token, r.Deadline, r.CapAt, s.coverOf(r.Registration)
 		g.finish(history.OK)
 		s.w.stats.Grants++
@@ -68,6 +69,7 @@ func (s *Session) result(r *core.Result) {
 	case core.ResultQueued:
 		g.Queued = true
 		s.w.stats.Queued++
+		s.w.record(history.Event{Kind: history.Waiting, Client: s.c.Index, Node: -1, Call: g.call, Session: s.Name, Name: g.Req.Name, Seq: r.Seq})
 	case core.ResultLost:
 		g.Lost = r.Lost
 		s.w.stats.LostBy[r.Lost]++
@@ -78,8 +80,11 @@ func (s *Session) result(r *core.Result) {
 		g.over()
 	case core.ResultReleased:
 		o := history.OK
-		if r.Failure != nil {
+		switch {
+		case r.Failure != nil:
 			o = history.Lost
+		case s.closeCall != 0 || s.out.Closed:
+			o = history.OutcomeUnknown // only the end of the session answers it
 		}
 		g.released(o)
 		g.over()
@@ -89,7 +94,7 @@ func (s *Session) result(r *core.Result) {
 func (g *Grant) finish(o history.Outcome) {
 	g.Outcome = o
 	g.s.w.record(history.Event{Kind: history.Return, Client: g.s.c.Index, Node: -1, Op: history.Acquire, Call: g.call, Session: g.s.Name, Name: g.Req.Name,
-		Mode: modeOf(g.Req.Mode), Permits: g.Req.Permits, Limit: g.Req.Limit, Token: g.Token, Outcome: o})
+		Mode: modeOf(g.Req.Mode), Permits: g.Req.Permits, Limit: g.Req.Limit, Token: g.Token, Outcome: o, Seq: g.seq})
 }
 
 func (g *Grant) released(o history.Outcome) {
@@ -204,6 +209,7 @@ func (g *Grant) Cancel() {
 	s.w.stats.Ops++
 	s.w.stats.Cancels++
 	g.finish(history.Cancelled)
+	s.w.record(history.Event{Kind: history.Invoke, Client: s.c.Index, Node: -1, Op: history.Cancel, Call: s.w.newCall(), Of: g.call, Session: s.Name, Name: g.Req.Name})
 	id := g.id
 	g.over()
 	s.do(func(now core.Time) { s.core.Cancel(now, id, &s.out) })

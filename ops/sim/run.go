@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/mortise-lock/mortise/ops/checker"
 	"github.com/mortise-lock/mortise/ops/history"
 	"github.com/mortise-lock/mortise/sdk/core"
 	"github.com/mortise-lock/mortise/shard"
@@ -23,6 +24,7 @@ type Result struct {
 const (
 	serveWithin = 20 * second
 	closeWithin = 40 * second
+	freeWithin  = 20 * second
 )
 
 // Run lives through a whole run: a start, the storm, healing, the proof that
@@ -31,7 +33,27 @@ const (
 func Run(cfg Config) Result {
 	w := New(cfg)
 	w.life()
+	w.judge()
 	return Result{Hash: w.hash, Took: w.now, Stats: w.stats, Problems: w.problems, History: w.history}
+}
+
+// judge hands the history to the checker, which knows every promise.
+func (w *World) judge() {
+	if len(w.problems) > 0 {
+		return // the history ends in the middle
+	}
+	for _, v := range checker.Check(w.history, checker.Options{ServeWithin: history.Time(serveWithin), FreeWithin: history.Time(freeWithin), MaxViolations: 3}) {
+		w.problems = append(w.problems, Problem{Time(v.At), v.Promise, v.String() + w.quote(v.Events)})
+	}
+}
+
+// quote prints the events that a violation speaks of.
+func (w *World) quote(events []int) string {
+	s := ""
+	for _, i := range events {
+		s += "\n    " + eventText(&w.history[i])
+	}
+	return s
 }
 
 func (w *World) life() {

@@ -22,19 +22,18 @@ func (w *World) note(p *proc, text string) {
 	w.trace(fmt.Sprintf("%12v %-12s %s", w.now, who, text))
 }
 
-var (
-	kindNames    = []string{"", "invoke", "return", "belief begins", "belief ends", "paused", "resumed", "died", "session opened", "session over", "write", "applied", "fault", "healed", "served", "baseline"}
-	opNames      = []string{"", "acquire", "release", "cancel", "describe", "close"}
-	modeNames    = []string{"", "exclusive", "shared", "counted"}
-	outcomeNames = []string{"unknown", "ok", "busy", "cancelled", "refused", "lost"}
-)
+var outcomeNames = []string{"unknown", "ok", "busy", "cancelled", "refused", "lost"}
 
 func (w *World) traceEvent(e *history.Event) {
-	if e.Kind == history.Applied {
-		return
+	if e.Kind != history.Applied {
+		w.trace(eventText(e))
 	}
+}
+
+// eventText is a line that tells an event.
+func eventText(e *history.Event) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%12v ", w.now)
+	fmt.Fprintf(&b, "%12v ", Time(e.At))
 	who := "world"
 	switch {
 	case e.Client >= 0:
@@ -42,17 +41,23 @@ func (w *World) traceEvent(e *history.Event) {
 	case e.Node >= 0:
 		who = fmt.Sprintf("node%d", e.Node+1)
 	}
-	fmt.Fprintf(&b, "%-12s %s", who, kindNames[e.Kind])
+	fmt.Fprintf(&b, "%-12s %v", who, e.Kind)
 	if e.Op != 0 {
-		fmt.Fprintf(&b, " %s call %d", opNames[e.Op], e.Call)
+		fmt.Fprintf(&b, " %v", e.Op)
+	}
+	if e.Call != 0 {
+		fmt.Fprintf(&b, " call %d", e.Call)
 	}
 	if e.Kind == history.Return {
-		fmt.Fprintf(&b, " %s", outcomeNames[e.Outcome])
+		fmt.Fprintf(&b, " %v", e.Outcome)
 	}
-	for _, f := range []struct{ k, v string }{{"session", e.Session}, {"name", e.Name}, {"mode", modeNames[e.Mode]}, {"", e.Note}} {
+	for _, f := range []struct{ k, v string }{{"session", e.Session}, {"name", e.Name}, {"", e.Note}} {
 		if f.v != "" {
 			fmt.Fprintf(&b, " %s %s", f.k, f.v)
 		}
+	}
+	if e.Mode != 0 {
+		fmt.Fprintf(&b, " %v", e.Mode)
 	}
 	if e.Token != 0 {
 		fmt.Fprintf(&b, " token %d", e.Token)
@@ -65,7 +70,7 @@ func (w *World) traceEvent(e *history.Event) {
 	case e.Op == history.Describe && e.Kind == history.Return:
 		fmt.Fprintf(&b, " holders %v waiters %d", e.Holders, e.Waiters)
 	}
-	w.trace(b.String())
+	return b.String()
 }
 
 // trace tells what a worker decided, leaving the routine out.

@@ -187,6 +187,9 @@ func (h *unaryHold) answered(sent Time, resp any, f *lockv1.Failure) {
 		}
 		h.finish(o)
 		u.drop(h)
+		if o == history.OutcomeUnknown && h.req.RequestId != "" {
+			h.cancel(0)
+		}
 	case h.req.RequestId != "" && h.tries < 3 && u.w.rng.IntN(4) > 0:
 		u.gw++
 		u.c.p.later(u.w.upTo(300*ms), func() {
@@ -213,6 +216,12 @@ func (h *unaryHold) finish(o history.Outcome) {
 // cancel makes sure that nothing is held for an acquire without an answer.
 func (h *unaryHold) cancel(tries int) {
 	u := h.u
+	if !u.live() {
+		return
+	}
+	if tries == 0 {
+		u.w.record(history.Event{Kind: history.Invoke, Client: u.c.Index, Node: -1, Op: history.Cancel, Call: u.w.newCall(), Of: h.call, Session: u.Name, Name: h.req.Name})
+	}
 	u.c.unary(u.gateway(), &lockv1.CancelRequest{SessionId: u.id, Name: h.req.Name, RequestId: h.req.RequestId}, 3*second,
 		func(resp any, f *lockv1.Failure) {
 			if !u.live() || f == nil || tries > 50 || f.GetDetail().GetReason() == "SESSION_ENDED" {
@@ -264,6 +273,9 @@ func (h *unaryHold) release() {
 
 func (h *unaryHold) giveBack(call uint64, tries int) {
 	u := h.u
+	if !u.live() {
+		return
+	}
 	u.c.unary(u.gateway(), &lockv1.ReleaseRequest{SessionId: u.id, Name: h.req.Name, Token: h.token, RequestId: h.req.RequestId}, 3*second,
 		func(resp any, f *lockv1.Failure) {
 			if !u.live() {

@@ -160,7 +160,7 @@ func (s *Session) deliver(a *acquire, now Time, out *Output) {
 	if a.req.MaxHold > 0 {
 		a.capAt = now + a.req.MaxHold
 	}
-	out.Results = append(out.Results, Result{ID: a.id, Kind: ResultGranted, Token: a.token, Registration: a.reg,
+	out.Results = append(out.Results, Result{ID: a.id, Kind: ResultGranted, Seq: a.seq, Token: a.token, Registration: a.reg,
 		Deadline: a.own - s.Margin(), CapAt: a.capAt})
 	s.watch(a)
 }
@@ -177,7 +177,7 @@ func (s *Session) waiting(w *lockv1.WaitingEvent, now Time, out *Output) {
 	if a.at == 0 {
 		a.at = now
 	}
-	out.Results = append(out.Results, Result{ID: a.id, Kind: ResultQueued, Position: w.Position, Holders: w.Holders})
+	out.Results = append(out.Results, Result{ID: a.id, Kind: ResultQueued, Seq: a.seq, Position: w.Position, Holders: w.Holders})
 }
 
 // ended: the acquire holds nothing and never will.

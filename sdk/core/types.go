@@ -114,8 +114,11 @@ const (
 
 // Result is news for a caller.
 type Result struct {
-	ID           ID
-	Kind         ResultKind
+	ID   ID
+	Kind ResultKind
+	// Seq is the acquire's at the service (ResultGranted, ResultQueued): a new
+	// one when it was asked for anew.
+	Seq          uint64
 	Token        uint64
 	Registration Registration
 	// Deadline of the grant by itself (ResultGranted) or at present
