@@ -212,7 +212,17 @@ func (a *app) sdkError(err error, f *acquireFlags, name string) error {
 		e.Kind, e.Code = NotAcquired, f.busyCode
 		e.Err = fmt.Errorf("lock %s was not acquired in time: %w", name, err)
 	case errors.Is(err, context.Canceled):
-		e.Kind, e.Code, e.Err = Interrupted, 130, errors.New("interrupted while waiting for "+name)
+		e.Kind, e.Code, e.Err = Interrupted, 130, interrupted(name, err)
 	}
 	return e
+}
+
+// interrupted says what was waited for and, if the service refused it
+// meanwhile, why.
+func interrupted(name string, err error) error {
+	why := ""
+	if errors.Is(err, mortise.ErrQuota) || errors.Is(err, mortise.ErrUnavailable) {
+		why = ": " + strings.TrimPrefix(err.Error(), context.Canceled.Error()+": ")
+	}
+	return fmt.Errorf("interrupted while waiting for %s%s", name, why)
 }

@@ -144,7 +144,7 @@ func (a *app) takeUntilSignal(ctx context.Context, f *acquireFlags, r lockReques
 	close(done)
 	<-over
 	if err != nil && code != 0 {
-		return nil, nil, &Error{Kind: Interrupted, Code: code, Err: errors.New("interrupted while waiting for " + r.name)}
+		return nil, nil, &Error{Kind: Interrupted, Code: code, Err: interrupted(r.name, err)}
 	}
 	if err == nil && code != 0 {
 		a.release(held)
