@@ -1,15 +1,17 @@
 package checker
 
-import "github.com/mortise-lock/mortise/ops/history"
+import (
+	"fmt"
 
-// asker is who could have asked for a hold that only describes show.
-type asker struct{ session string }
+	"github.com/mortise-lock/mortise/ops/history"
+)
 
 // ghosts judges the holders that describes show: those that no acquire
-// returned with (orphans), and those of the dead.
+// returned with (orphans), those that none has returned with yet, and those of
+// the dead.
 func (x *index) ghosts(l *lock) {
-	var askers map[asker][]*acquire
-	first := map[uint64]int{} // orphans by token, with the describe that showed it first
+	var askers map[string][]*acquire // by session; all under ""
+	first := map[uint64]int{}        // the describe that showed a token first
 	told := map[uint64]bool{}
 	for _, d := range l.describes {
 		for _, h := range x.ev[d.ret].Holders {
@@ -25,23 +27,31 @@ func (x *index) ghosts(l *lock) {
 				told[h.Token] = true
 				continue
 			}
-			if a != nil {
+			if a != nil && a.ret < d.invoke {
 				continue
 			}
+			seen, again := first[h.Token]
+			if !again {
+				seen = d.ret
+				first[h.Token] = seen
+			}
+			if a != nil {
+				told[h.Token] = x.undelivered(l, d, h, a, seen)
+				continue
+			}
+			if !again {
+				x.opts.Stats.Orphans++
+			}
 			if askers == nil {
-				askers = map[asker][]*acquire{}
+				askers = map[string][]*acquire{}
 				for _, a := range l.acquires {
-					askers[asker{a.session}] = append(askers[asker{a.session}], a)
+					askers[""] = append(askers[""], a)
 					if a.session != "" {
-						askers[asker{}] = append(askers[asker{}], a)
+						askers[a.session] = append(askers[a.session], a)
 					}
 				}
 			}
-			if _, ok := first[h.Token]; !ok {
-				first[h.Token] = d.ret
-				x.opts.Stats.Orphans++
-			}
-			told[h.Token] = x.ghost(l, d, h, askers[asker{session}], first[h.Token])
+			told[h.Token] = x.ghost(l, d, h, askers[session], seen)
 		}
 	}
 }
@@ -77,10 +87,12 @@ func (x *index) ghost(l *lock, d describe, h history.Holder, acqs []*acquire, fi
 			end = a.cancelled
 		}
 		switch {
-		case end == none || end > d.invoke:
+		case end == none:
+			return false // as good as unknown
+		case end > d.invoke:
 			open = a
 		case a.outcome == history.OutcomeUnknown && a.cancelled == none:
-			return false // it may be the caller's for as long as its session lives
+			return false // the caller may hold it for as long as its session lives
 		case last == nil || x.ev[end].At > ends:
 			last, ends = a, x.ev[end].At
 		}
@@ -90,28 +102,39 @@ func (x *index) ghost(l *lock, d describe, h history.Holder, acqs []*acquire, fi
 			l.name, x.at(d.invoke), x.at(d.ret), who, h.Token)
 		return true
 	}
+	if open != nil {
+		return x.undelivered(l, d, h, open, first)
+	}
 	since, ok := x.calm(d.invoke)
 	if !ok || x.opts.FreeWithin <= 0 {
 		return false
 	}
-	now := x.ev[d.invoke].At
-	if open != nil {
-		from := max(since, x.ev[first].At, x.awake(open.client, d.invoke))
-		bound := from + x.ttl(open.session) + x.opts.FreeWithin
-		// The call must have been open all the time, else it was another's.
-		if open.invoke > first || now <= bound {
-			return false
-		}
-		x.report("P6", "ghost", d.ret, []int{open.invoke, first, d.invoke, d.ret}, "lock %q: %s asked at %s and has no answer, but describes show its hold with token %d since %s, and at %s still; a grant had to be delivered or taken back by %v",
-			l.name, open.who(), x.at(open.invoke), h.Token, x.at(first), x.at(d.ret), when(bound))
-		return true
-	}
 	bound := max(since, ends) + x.ttl(last.session) + x.opts.FreeWithin
-	if now <= bound {
+	if x.ev[d.invoke].At <= bound {
 		return false
 	}
-	x.report("P6", "ghost", d.ret, []int{last.invoke, last.ret, d.invoke, d.ret}, "lock %q: a describe from %s to %s shows %s as holder with token %d, which no caller was told; the last that could have asked for it, %s, was told %q at %s; whatever was held for it had to be gone by %v",
-		l.name, x.at(d.invoke), x.at(d.ret), who, h.Token, last.who(), last.outcome, x.at(last.ret), when(bound))
+	heard := fmt.Sprintf("was told %q at %s", last.outcome, x.at(last.ret))
+	if last.cancelled != none {
+		heard = "was told at " + x.at(last.cancelled) + " that it is cancelled"
+	}
+	x.report("P6", "ghost", d.ret, []int{last.invoke, last.ret, d.invoke, d.ret}, "lock %q: a describe from %s to %s shows %s as holder with token %d, which no caller was told; the last that could have asked for it, %s, %s; whatever was held for it had to be gone by %v",
+		l.name, x.at(d.invoke), x.at(d.ret), who, h.Token, last.who(), heard, when(bound))
+	return true
+}
+
+// undelivered: a hold shows for longer than its acquire, which is open all the
+// time, may go without an answer.
+func (x *index) undelivered(l *lock, d describe, h history.Holder, a *acquire, first int) bool {
+	since, ok := x.calm(d.invoke)
+	if !ok || x.opts.FreeWithin <= 0 || a.invoke > first {
+		return false
+	}
+	bound := max(since, x.ev[first].At, x.awake(a.client, d.invoke)) + x.ttl(a.session) + x.opts.FreeWithin
+	if x.ev[d.invoke].At <= bound {
+		return false
+	}
+	x.report("P6", "ghost", d.ret, []int{a.invoke, first, d.invoke, d.ret}, "lock %q: %s asked at %s and was answered only at %s, but describes show its hold with token %d since %s, and at %s still; a grant had to be delivered or taken back by %v",
+		l.name, a.who(), x.at(a.invoke), x.at(a.ret), h.Token, x.at(first), x.at(d.ret), when(bound))
 	return true
 }
 

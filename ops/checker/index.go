@@ -61,8 +61,8 @@ type lock struct {
 type session struct {
 	client int
 	ttl    history.Time
-	over   int // ClientDied or SessionOver
-	forced int
+	// Events; none if there was none.
+	closing, over, forced int // Invoke of CloseSession; ClientDied or SessionOver; Forced
 }
 
 type pause struct{ from, to int } // to none: for good
@@ -105,7 +105,12 @@ func newIndex(events []history.Event, opts Options) *index {
 				continue
 			}
 			x.calls[e.Call] = i
-			if e.Op == history.Acquire {
+			switch e.Op {
+			case history.CloseSession:
+				if s := x.session(e.Session); s.closing == none {
+					s.closing = i
+				}
+			case history.Acquire:
 				l := x.lock(e.Name)
 				a := &acquire{call: e.Call, invoke: i, ret: none, client: e.Client, session: e.Session, mode: e.Mode, permits: e.Permits,
 					limit: e.Limit, waiting: none, released: none, cancelled: none, floor: l.known, floorBy: l.knownBy}
@@ -230,7 +235,7 @@ func (x *index) lock(name string) *lock {
 func (x *index) session(name string) *session {
 	s := x.sessions[name]
 	if s == nil {
-		s = &session{client: -1, over: none, forced: none}
+		s = &session{client: -1, closing: none, over: none, forced: none}
 		x.sessions[name] = s
 	}
 	return s
@@ -271,8 +276,8 @@ func (x *index) died(client, i int, believed map[uint64]*belief) {
 	}
 }
 
-// release notes that a hold is over, unless it was the end of the session that
-// answered: an observer may see both at one moment.
+// release notes that a hold is over, unless its session was ending: the client's
+// library answers what it released by itself then.
 func (x *index) release(i int) {
 	inv := x.calls[x.ev[i].Call]
 	e := &x.ev[inv]
@@ -284,8 +289,10 @@ func (x *index) release(i int) {
 	if a == nil || a.released != none {
 		return
 	}
-	if s := x.sessions[a.session]; s != nil && s.over != none && s.over > i && x.ev[s.over].At == x.ev[i].At {
-		return
+	if s := x.sessions[a.session]; s != nil {
+		if s.closing != none && s.closing < i || s.over != none && s.over > i && x.ev[s.over].At == x.ev[i].At {
+			return
+		}
 	}
 	a.released = i
 }

@@ -31,7 +31,7 @@ func owner(client int, session string) string {
 }
 
 func (a *acquire) who() string {
-	return owner(a.client, a.session) + fmt.Sprintf(" by call %d", a.call)
+	return fmt.Sprintf("client %d (session %s, call %d)", a.client, a.session, a.call)
 }
 
 func (b *belief) who() string { return owner(b.client, b.session) }
