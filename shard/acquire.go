@@ -34,7 +34,7 @@ func (m *Machine) acquire(c *Command, res *Result) {
 		return
 	}
 	hash := HashName(c.Name)
-	if h := m.findAcquire(slot, c.Acquire); h != none {
+	if h := m.findAcquire(slot, c.Acquire); h != none && !mutantNoDedup {
 		a := m.acqs.at(h)
 		if !m.isNamed(a, c.Name, hash) || a.mode != c.Mode && a.mode != 0 {
 			res.Status = StatusMismatch

@@ -14,7 +14,7 @@ func (m *Machine) acting(c *Command, res *Result) (slot uint32, ok bool) {
 		return none, false
 	}
 	r := m.regs.at(slot)
-	if c.Attachment > 0 && c.Attachment < r.attachment {
+	if c.Attachment > 0 && c.Attachment < r.attachment && !mutantOldAttachment {
 		res.Status = StatusOldAttachment
 		m.inForce(slot, res)
 		return none, false
@@ -158,6 +158,9 @@ func (m *Machine) endRegistration(slot uint32, why Reason) int {
 		m.endContended(h, why)
 	}
 	waits := m.gather(m.regs.at(slot).waits)
+	if mutantDeadWaiter {
+		waits = nil
+	}
 	for _, h := range waits {
 		touched = append(touched, m.acqs.at(h).lock)
 		m.emitEnded(h, ReasonRegistrationEnded)
@@ -216,6 +219,9 @@ func (m *Machine) unenrol(slot uint32) {
 		m.lastReg = prev
 	}
 	m.regN--
+	if mutantReusedRegistration && uint64(r.number) == m.nextReg-1 {
+		m.nextReg--
+	}
 	delete(m.sessions, r.session)
 	delete(m.numbers, r.number)
 	m.leaves.drop(slot)

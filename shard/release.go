@@ -180,6 +180,9 @@ func (m *Machine) cancel(c *Command, res *Result) {
 	}
 	switch a.state() {
 	case acqGranted:
+		if mutantCancelLoses {
+			return
+		}
 		res.Ended = 1
 		m.endHold(h, hash, ReasonCancelled, !m.own(slot, c))
 	case acqWaiting:
@@ -196,6 +199,9 @@ func (m *Machine) cancelUnseen(slot uint32, c *Command, hash uint64, res *Result
 	}
 	if !m.ownsName(c.Name, hash) {
 		res.Status = StatusNotOwner
+		return
+	}
+	if mutantUnseenCancel {
 		return
 	}
 	if !m.spareOutcome(slot) {
@@ -219,6 +225,11 @@ func (m *Machine) waitOver(c *Command, res *Result) {
 	}
 	hash := HashName(c.Name)
 	a := m.acqs.at(h)
+	if mutantWaitOverFrees && a.state() == acqGranted {
+		m.endHold(h, hash, ReasonWaitOver, true)
+		res.Status = StatusOK
+		return
+	}
 	if a.state() != acqWaiting || !m.isNamed(a, c.Name, hash) || m.waits.at(uint32(a.wall)).deadline > m.time {
 		return
 	}

@@ -42,11 +42,19 @@ func (r *replica) renewal(s StreamID, n *nodev1.Renew, v *shard.RegistrationView
 	}
 	r.streams[v.Registration] = s
 	it := readItem{stream: s, renew: n, session: v.Session, reg: v.Registration}
+	if mutantEarlyAck && !r.ready {
+		r.acknowledge(&it)
+		return
+	}
 	if !r.ready || r.blockAcks != 0 {
 		r.reads.held = append(r.reads.held, it)
 		return
 	}
 	r.leases.Renew(v.Registration, int64(r.w.now))
+	if mutantUnconfirmedAck {
+		r.acknowledge(&it)
+		return
+	}
 	r.reads.next = append(r.reads.next, it)
 	r.w.mark(r)
 }
@@ -79,7 +87,7 @@ func (r *replica) acknowledge(it *readItem) {
 		return
 	}
 	v, ok := r.m.Get(it.reg)
-	if !ok || superseded(it.renew, &v) || r.leases.Expiring(it.reg) {
+	if !ok || superseded(it.renew, &v) || !(mutantEarlyAck && r.leases == nil) && r.leases.Expiring(it.reg) {
 		return
 	}
 	var since uint64

@@ -72,6 +72,7 @@ type replica struct {
 	timeLogged Time
 
 	leases  *lease.Table
+	former  formerOffice
 	streams map[shard.Registration]StreamID
 	waiters map[waitKey]waiter
 	reads   readQueue
@@ -211,6 +212,9 @@ func (r *replica) storeAppend(m *raftpb.Message) {
 		NeedSync: len(m.GetResponses()) > 0}
 	if m.Term != nil || m.Vote != nil || m.Commit != nil {
 		a.HardState = &logstore.HardState{Term: m.GetTerm(), Vote: m.GetVote(), Commit: m.GetCommit()}
+		if mutantForgottenVote {
+			a.HardState.Vote = 0
+		}
 	}
 	if !raft.IsEmptySnap(m.GetSnapshot()) {
 		r.install(m.GetSnapshot(), &a)
@@ -228,6 +232,13 @@ func (r *replica) storeAppend(m *raftpb.Message) {
 }
 
 func (r *replica) submit(a logstore.Append) {
+	if mutantAnswerEarly {
+		for _, m := range a.Responses {
+			if m.GetTo() != r.id {
+				r.send(m)
+			}
+		}
+	}
 	if a.NeedSync {
 		r.syncing = append(r.syncing, r.w.now)
 	}
@@ -361,7 +372,10 @@ func (r *replica) becomeReady() {
 		r.leases.Grant(v.Registration, v.TTL, now)
 		return true
 	})
-	if h := r.lastHandover; h.index != 0 && h.index == r.firstOwn-1 {
+	if mutantOldOffice && r.former.table() != nil {
+		r.leases = r.former.table()
+	}
+	if h := r.lastHandover; h.index != 0 && (h.index == r.firstOwn-1 || mutantStaleHandover) {
 		for _, l := range h.left {
 			if v, ok := r.m.Get(l.Registration); ok && v.Epoch == l.Epoch {
 				r.leases.Hand(l.Registration, l.Left, now)
@@ -383,6 +397,7 @@ func (r *replica) endOffice() {
 		r.failQueue()
 	} // else as soon as it can be said who leads now
 	r.own = nil
+	r.former.keep(r.leases)
 	r.leases, r.streams, r.waiters, r.news = nil, nil, nil, nil
 	r.dueInLog = false
 	r.giveUp, r.muted = 0, false

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 
 	"github.com/mortise-lock/mortise/ops/checker"
@@ -32,9 +33,19 @@ const (
 // left.
 func Run(cfg Config) Result {
 	w := New(cfg)
-	w.life()
+	w.survive(w.life)
 	w.judge()
 	return Result{Hash: w.hash, Took: w.now, Stats: w.stats, Problems: w.problems, History: w.history}
+}
+
+// survive turns a panic of the code under test into a problem.
+func (w *World) survive(f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			w.violate("panic", fmt.Sprintf("%v\n%s", r, debug.Stack()))
+		}
+	}()
+	f()
 }
 
 // judge hands the history to the checker, which knows every promise.

@@ -354,6 +354,14 @@ func (w *World) inject(f Fault) {
 			return
 		}
 		n.crash(false)
+		if mutantReusedReplica {
+			n.disk = newDisk(n)
+			if err := n.bootstrap(w.placed); err != nil {
+				panic(err)
+			}
+			w.stay(stay, n.restart)
+			break
+		}
 		n.dead = true
 	case FaultGatewayDeath:
 		g := pick(w, w.gws)

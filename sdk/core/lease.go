@@ -105,9 +105,19 @@ func (s *Session) renewed(e *lockv1.RenewedEvent, now Time, out *Output) {
 		return
 	}
 	sent := s.renewSent[e.Number%rememberedRenewals]
+	if mutantLeaseFromAck {
+		sent = now
+	}
 	s.cur.acked = max(s.cur.acked, e.Number)
 	if !s.acked || sent > s.ackedAt {
 		s.acked, s.ackedAt = true, sent
+	}
+	if mutantCreditBySilence {
+		for _, id := range s.shardOrder {
+			if r := s.shards[id]; r.number != 0 {
+				s.credit(id, r, sent, now, out)
+			}
+		}
 	}
 	for _, c := range e.Covered {
 		r := s.at(c.Shard, c.Registration, now, out)

@@ -1,0 +1,5 @@
+//go:build mutants
+
+package sim
+
+var mutantReusedReplica bool
