@@ -117,6 +117,7 @@ func (x *index) orphansOf(l *lock, rank map[uint64]int) []hold {
 	var orphans []hold
 	known := map[uint64]bool{}
 	var asked map[string]int
+	var limit uint32
 	for _, d := range l.describes {
 		for _, sh := range x.ev[d.ret].Holders {
 			if _, ok := rank[sh.Token]; ok || known[sh.Token] {
@@ -124,6 +125,7 @@ func (x *index) orphansOf(l *lock, rank map[uint64]int) []hold {
 			}
 			known[sh.Token] = true
 			if asked == nil {
+				limit = l.limit()
 				asked = map[string]int{"": 0}
 				for i, a := range l.acquires {
 					if i == 0 {
@@ -135,7 +137,7 @@ func (x *index) orphansOf(l *lock, rank map[uint64]int) []hold {
 				}
 			}
 			h := hold{token: sh.Token, session: sh.Session, mode: sh.Mode, permits: sh.Permits, gLo: asked[sh.Session], gHi: d.ret, eHi: len(x.ev)}
-			h.eLo, h.limit = h.gLo, l.limit()
+			h.eLo, h.limit = h.gLo, limit
 			orphans = append(orphans, h)
 		}
 	}

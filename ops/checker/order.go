@@ -169,7 +169,7 @@ func (x *index) model(holds []hold, ranked []int, steps *int) porcupine.Model {
 		Step: func(s, in, _ any) (bool, any) {
 			st, op := s.(state), in.(step)
 			if *steps++; *steps > x.opts.MaxSteps {
-				return true, st
+				return true, state{granted: -*steps} // never seen before, so that the search does not turn back
 			}
 			bit := uint64(1) << op.hold
 			switch op.what {

@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mortise-lock/mortise/ops/checker"
 )
 
 func read(t *testing.T, name string) string {
@@ -29,16 +32,9 @@ var (
 // TestDocumentsPointToWhatExists looks at code spans that are paths or names
 // of tests, at `make` targets, and at relative links.
 func TestDocumentsPointToWhatExists(t *testing.T) {
-	tests := map[string]bool{}
-	for _, f := range goFiles(t) {
-		if f.test {
-			for name := range f.ast.Scope.Objects {
-				tests[name] = true
-			}
-		}
-	}
+	tests := testNames(t)
 	makefile := read(t, "Makefile")
-	for _, doc := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"} {
+	for _, doc := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "ops/checker/README.md"} {
 		text := read(t, doc)
 		for _, m := range code.FindAllStringSubmatch(text, -1) {
 			span := m[1]
@@ -65,6 +61,44 @@ func TestDocumentsPointToWhatExists(t *testing.T) {
 			}
 		}
 	}
+}
+
+// promise is a row of the table of promises in ARCHITECTURE.md.
+var promise = regexp.MustCompile(`(?m)^\| (P\d+) \| ([^|]+) \| (.+) \|$`)
+
+// TestEveryPromiseHasItsProof: P1 to P10 each name a test that exists or a check
+// of ops/checker, or say that their proof is pending.
+func TestEveryPromiseHasItsProof(t *testing.T) {
+	tests := testNames(t)
+	rows := promise.FindAllStringSubmatch(read(t, "ARCHITECTURE.md"), -1)
+	for i, m := range rows {
+		if want := fmt.Sprint("P", i+1); m[1] != want {
+			t.Errorf("ARCHITECTURE.md's promises: %s stands where %s belongs", m[1], want)
+		}
+		proved := strings.Contains(m[3], "pending")
+		for _, c := range code.FindAllStringSubmatch(m[3], -1) {
+			proved = proved || tests[c[1]] || checker.Checks[c[1]] != ""
+		}
+		if !proved {
+			t.Errorf("ARCHITECTURE.md's promise %s names no test and no check of ops/checker that exists, nor is it pending", m[1])
+		}
+	}
+	if len(rows) != 10 {
+		t.Errorf("ARCHITECTURE.md has %d promises, want P1 to P10", len(rows))
+	}
+}
+
+// testNames are the top-level names in test files.
+func testNames(t *testing.T) map[string]bool {
+	tests := map[string]bool{}
+	for _, f := range goFiles(t) {
+		if f.test {
+			for name := range f.ast.Scope.Objects {
+				tests[name] = true
+			}
+		}
+	}
+	return tests
 }
 
 // dependency is a line of the list in ARCHITECTURE.md:
