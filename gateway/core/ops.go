@@ -96,14 +96,16 @@ func (c *Core) dropOp(o *op) {
 	}
 }
 
-// withdraw makes sure that an acquire holds nothing that was refused only at
-// its second sending, and then passes the refusal on. Under the caller's own
-// request id nothing is cancelled (G8); the caller hears that the outcome is
-// not known.
+// withdraw ends an acquire that was refused only at its second sending. Where
+// the caller knows the acquire by a seq or a request id of its own, it hears
+// that the outcome is not known (code UNAVAILABLE), and cancels it or asks again
+// by itself: it may have learned of a grant meanwhile, which a Cancel of ours
+// would take away. Under an id of ours it is cancelled, and then the refusal is
+// passed on.
 func (c *Core) withdraw(o *op, f *lockv1.Failure, now Time, out *Output) {
-	if cl := o.call; cl != nil && !cl.acquire.ownID {
+	if cl := o.call; cl == nil || !cl.acquire.ownID {
 		c.forget(&o.request)
-		unknown := fail(codes.Unavailable, reason(f), "", "", f.Message+"; an earlier try may have had an effect: ask again under the same request_id, or cancel it")
+		unknown := fail(codes.Unavailable, reason(f), "", "", f.Message+"; an earlier try may have had an effect: ask again under the same id, or cancel it")
 		unknown.Detail.RetryAfterMs = f.GetDetail().GetRetryAfterMs()
 		c.opRefused(o, unknown, now, out)
 		return

@@ -250,7 +250,8 @@ func TestRefusalsAreRetriedWithTheirDelay(t *testing.T) {
 	r.event(end(1, 8, 200), "retrying #1")
 	r.tick(199 * time.Millisecond)
 	r.tick(2*time.Millisecond, "acquire 2")
-	r.event(end(2, 14, 0), "retrying #1")
+	r.event(end(2, 14, 0), "cancel 2", "retrying #1") // unavailable: it may have had an effect
+	r.event(&lockv1.SessionEvent{Event: &lockv1.SessionEvent_Cancelled{Cancelled: &lockv1.CancelledEvent{Seq: 2}}})
 	r.tick(time.Second, "acquire 3")
 	r.event(end(3, 8, 0), "failed #1")
 	if r.s.DoneBelow() != 4 {

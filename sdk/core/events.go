@@ -4,6 +4,7 @@ import (
 	"time"
 
 	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
+	"google.golang.org/grpc/codes"
 )
 
 // Frame takes one frame of a stream.
@@ -196,6 +197,9 @@ func (s *Session) ended(e *lockv1.EndedEvent, now Time, out *Output) {
 	default:
 		return
 	}
+	if a.phase == phaseBacked && e.Reason == lockv1.EndReason_END_REASON_REFUSED {
+		return // of another asking; the inventory said that it is granted
+	}
 	switch e.Reason {
 	case lockv1.EndReason_END_REASON_BUSY:
 		s.fail(a, e, out)
@@ -208,10 +212,10 @@ func (s *Session) ended(e *lockv1.EndedEvent, now Time, out *Output) {
 	case lockv1.EndReason_END_REASON_REFUSED:
 		if d, ok := s.retryAfter(e.Failure, a.tries); ok {
 			out.Results = append(out.Results, Result{ID: a.id, Kind: ResultRetrying, Failure: e.Failure})
-			s.again(a, a.doubt, d, now, out)
+			s.again(a, a.doubt || unknown(e.Failure), d, now, out)
 			return
 		}
-		if a.doubt {
+		if a.doubt || unknown(e.Failure) {
 			out.Results = append(out.Results, failed(a, e))
 			s.abandon(a, out)
 			return
@@ -226,6 +230,10 @@ func (s *Session) fail(a *acquire, e *lockv1.EndedEvent, out *Output) {
 	out.Results = append(out.Results, failed(a, e))
 	s.forget(a)
 }
+
+// unknown: what was refused is a repetition by the gateway; its first sending
+// may have been applied.
+func unknown(f *lockv1.Failure) bool { return codes.Code(f.GetCode()) == codes.Unavailable }
 
 func failed(a *acquire, e *lockv1.EndedEvent) Result {
 	return Result{ID: a.id, Kind: ResultFailed, Reason: e.Reason, Holders: e.Holders, Failure: e.Failure}
