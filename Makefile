@@ -25,9 +25,11 @@ UNIT_TIMEOUT := 8m
 E2E_TIMEOUT := 10m
 FUZZTIME := 20s
 # Packages that are tested apart from the others: checks of the tree, real
-# processes, and those that would compile an SQL engine with the race detector
-# for minutes while they have no concurrency of their own.
-APART := /ops/(lint|e2e|demo)$$|/sdk/fence$$
+# processes, and those that have no concurrency of their own while the race
+# detector would cost minutes (an SQL engine to compile, simulated seeds).
+APART := /ops/(lint|e2e|demo|sim)$$|/sdk/fence$$
+# Seeds of the simulator in one `make test`, new ones each time.
+TEST_SEEDS := 200
 
 .PHONY: help
 help: ## Show this text
@@ -51,6 +53,7 @@ test: deps tools build ## Check everything: house rules, unit tests with -race, 
 	( units=$$(go list ./... | grep -vE '$(APART)'); failed=0; \
 	  go test -json -count=1 -timeout $(UNIT_TIMEOUT) ./ops/lint || failed=1; \
 	  go test -json -timeout $(UNIT_TIMEOUT) ./sdk/fence || failed=1; \
+	  go test -json -count=1 -timeout $(UNIT_TIMEOUT) ./ops/sim -args -seeds $(TEST_SEEDS) || failed=1; \
 	  $(subst go test,go test -json,$(RACE)) -timeout $(UNIT_TIMEOUT) $$units || failed=1; \
 	  MORTISE_BIN=$(CURDIR)/bin/mortise go test -json -count=1 -timeout $(E2E_TIMEOUT) ./ops/e2e || failed=1; \
 	  exit $$failed ) | go run ./ops/testreport
