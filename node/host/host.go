@@ -88,12 +88,14 @@ type Node struct {
 
 	store     *disk.Store
 	snapshots *snapshot.Folder
-	transport *transport.Transport
-	gossip    *gossip.Gossip
-	server    *grpc.Server
-	lis       net.Listener
-	health    *health.Server
-	address   string // advertised
+	// snapshotPace is that of all writing of snapshots.
+	snapshotPace *transport.Pacer
+	transport    *transport.Transport
+	gossip       *gossip.Gossip
+	server       *grpc.Server
+	lis          net.Listener
+	health       *health.Server
+	address      string // advertised
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -139,7 +141,8 @@ func Open(cfg Config) (*Node, error) {
 	if cfg.Name == "" || cfg.DataDir == "" || cfg.Listen == "" || cfg.OnFatal == nil {
 		return nil, errors.New("host: Config needs Name, DataDir, Listen and OnFatal")
 	}
-	n := &Node{cfg: cfg, log: cfg.Logger, started: time.Now(), mapMoved: make(chan struct{}), bootSynced: make(chan int, 1024)}
+	n := &Node{cfg: cfg, log: cfg.Logger, started: time.Now(), mapMoved: make(chan struct{}), bootSynced: make(chan int, 1024),
+		snapshotPace: transport.NewPacer(snapshotWriteRate, snapshotWriteBurst)}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.streams = streams{n: n, open: map[worker.StreamID]*stream{}}
 	n.leaders.known = map[shard.ID]worker.LeaderChange{}
@@ -275,7 +278,7 @@ func (n *Node) start(id disk.Identity, states []logstore.ReplicaState) error {
 		r.loops = append(r.loops, newLoop(n, w))
 	}
 	n.transport = transport.New(transport.Config{
-		ClusterID: id.ClusterID, Node: r.node, TLS: n.cfg.ClientTLS, Logger: n.log, Files: files{n.snapshots},
+		ClusterID: id.ClusterID, Node: r.node, TLS: n.cfg.ClientTLS, Logger: n.log, Files: files{n.snapshots, n},
 		Deliver: n.deliver, Install: n.install,
 		SnapshotSent: func(s worker.SnapshotSent) {
 			r.loops[int(s.Shard)%len(r.loops)].post(func(in *worker.Input) { in.SnapshotsSent = append(in.SnapshotsSent, s) })

@@ -1,11 +1,13 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/mortise-lock/mortise/node/logstore"
 	"github.com/mortise-lock/mortise/node/snapshot"
 	"github.com/mortise-lock/mortise/node/transport"
@@ -16,8 +18,22 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
+const (
+	// snapshotWriteRate caps what all snapshots together write to disk, in bytes
+	// per second, those of our own state and those from peers: a quarter of what
+	// the slowest disks in use by cloud machines take (125 MiB/s), so that the
+	// syncs of the log find the disk's queue short.
+	snapshotWriteRate  = 32 << 20
+	snapshotWriteBurst = 1 << 20
+	// diskReserve is kept for the log: snapshots from peers may not use it.
+	diskReserve = 256 << 20
+)
+
 // files shows the snapshot folder to the transport.
-type files struct{ *snapshot.Folder }
+type files struct {
+	*snapshot.Folder
+	n *Node
+}
 
 // Open implements transport.Files.
 func (f files) Open(name string) (io.ReadCloser, int64, error) {
@@ -28,20 +44,70 @@ func (f files) Open(name string) (io.ReadCloser, int64, error) {
 	return file, file.Size(), nil
 }
 
+// Room implements transport.Files.
+func (f files) Room() (uint64, error) {
+	fs := f.n.cfg.Store.FS
+	if fs == nil {
+		fs = vfs.Default
+	}
+	du, err := fs.GetDiskUsage(f.n.cfg.DataDir)
+	if errors.Is(err, vfs.ErrUnsupported) {
+		return snapshot.MaxSize, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("room for snapshots in %s: %w", f.n.cfg.DataDir, err)
+	}
+	return min(du.AvailBytes-min(du.AvailBytes, diskReserve), snapshot.MaxSize), nil
+}
+
 // Create implements transport.Files.
-func (f files) Create(name string, s shard.ID, index uint64) (transport.File, error) {
+func (f files) Create(ctx context.Context, name string, s shard.ID, index uint64) (transport.File, error) {
 	r, err := f.Receive(name, s, index)
 	if err != nil {
 		return nil, err
 	}
-	return received{r}, nil
+	return received{r, paced{r, ctx, f.n.snapshotPace}, f.n}, nil
 }
 
-type received struct{ *snapshot.Receiver }
+type received struct {
+	*snapshot.Receiver
+	paced paced
+	n     *Node
+}
+
+func (r received) Write(b []byte) (int, error) { return r.paced.Write(b) }
 
 func (r received) Commit() error {
 	_, err := r.Receiver.Commit()
+	if errors.Is(err, snapshot.ErrSync) {
+		r.n.fatal(err) // as in writeSnapshot
+	}
 	return err
+}
+
+// paced writes no faster than its pace, until ctx ends.
+type paced struct {
+	w    io.Writer
+	ctx  context.Context
+	pace *transport.Pacer
+}
+
+// pacedPiece is small enough to be buffered by the folder's writers: a vfs.File
+// may change the slice it is handed.
+const pacedPiece = 32 << 10
+
+// Write implements io.Writer. Large writes are cut, so that nobody waits long
+// behind another.
+func (p paced) Write(b []byte) (n int, err error) {
+	for len(b) > 0 && err == nil {
+		k := min(len(b), pacedPiece)
+		if err = p.pace.Wait(p.ctx, k); err != nil {
+			return n, err
+		}
+		k, err = p.w.Write(b[:k])
+		n, b = n+k, b[k:]
+	}
+	return n, err
 }
 
 // writeSnapshot carries out a worker.WriteSnapshot.
@@ -51,7 +117,7 @@ func (n *Node) writeSnapshot(l *loop, s worker.WriteSnapshot) {
 		done := worker.SnapshotWritten{Shard: s.Shard, File: s.File, Index: s.Index}
 		w, err := n.snapshots.Create(s.File, s.Shard, s.Index)
 		if err == nil {
-			if _, err = s.Snapshot.WriteSnapshot(w); err == nil {
+			if _, err = s.Snapshot.WriteSnapshot(paced{w, n.ctx, n.snapshotPace}); err == nil {
 				done.Bytes, err = w.Commit()
 			} else {
 				w.Abort()

@@ -13,6 +13,25 @@
 // (raft sends again). A stream that breaks and can't be made again at once is
 // reported as PeerDown: a hint, not a verdict.
 //
+// # Opening a stream
+//
+// The sender's version of this protocol is in the header mortise-wire-version;
+// the first frame says which node of which cluster speaks to which. A receiver
+// that does not fit refuses with FAILED_PRECONDITION and a message for whoever
+// runs the nodes. Both log it once a minute at most, and the sender asks again
+// every 10 s. Otherwise a stream is reopened after 50 ms to 1 s, and at once
+// when the peer, restarted or put right, opens one of its own.
+//
+// # Snapshots
+//
+// A snapshot goes as it is in the sender's file, in chunks with a checksum
+// each, to a file that exists only when all of it came and its own checksum is
+// right. Limits: one at a time per peer and two in all are sent, in the order
+// in which raft asked; two are received, one per shard, and only what the
+// receiver's disk has room for. All that are sent share a token bucket. A
+// failure is reported after a pause that doubles up to 5 s, because raft tries
+// again as soon as it knows.
+//
 // # Encoding of messages
 //
 // A frame's messages field holds messages back to back:
@@ -34,6 +53,8 @@
 //
 //	T1  A stream carries messages of one cluster, from one node to one other;
 //	    the hello that opens it is checked on the receiving side.
-//	T2  Messages of one class between two nodes arrive in order or not at all.
+//	T2  Messages of one class between two nodes arrive in order or not at all,
+//	    also when a broken stream's last frames are still under way.
 //	T3  Every snapshot handed to Send is answered by exactly one SnapshotSent.
+//	T4  What is installed is whole; nothing remains of what is not.
 package transport

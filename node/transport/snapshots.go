@@ -3,57 +3,114 @@ package transport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"hash/crc32"
 	"io"
+	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/mortise-lock/mortise/node/worker"
 	nodev1 "github.com/mortise-lock/mortise/proto/mortise/node/v1"
-	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/grpc"
+	"github.com/mortise-lock/mortise/shard"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
 const (
 	chunkSize = 256 << 10
-	// snapshotRate caps one snapshot's bytes per second, so that it does not
-	// crowd out the syncs of the log.
-	snapshotRate = 32 << 20
+	// maxSnapshots are sent at once, and as many received; one per peer.
+	maxSnapshots = 2
+	// snapshotRate caps all outbound snapshots together, in bytes per second: a
+	// quarter of a 1 Gbit/s link, so that appends keep most of it. The receiver
+	// writes no faster than it comes.
+	snapshotRate  = 32 << 20
+	snapshotBurst = 4 * chunkSize
 	// snapshotPatience is the longest a snapshot may take beyond what its size
 	// needs at a sixteenth of the rate.
 	snapshotPatience = 30 * time.Second
-	maxSnapshotBytes = 64 << 30
+	// snapshotStall ends a snapshot of which the peer takes no more.
+	snapshotStall = 20 * time.Second
+	// A failed snapshot is reported, and so tried again, after a pause that
+	// doubles with each further failure.
+	retryMin = 100 * time.Millisecond
+	retryMax = 5 * time.Second
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-var errNoPeer = errors.New("the peer is not known")
+var (
+	errNoPeer  = errors.New("the peer is not known")
+	errClosed  = errors.New("the transport is closed")
+	errSlow    = errors.New("the snapshot took longer than its size allows")
+	errStalled = errors.New("the peer takes no more of the snapshot")
+)
+
+// failures counts the failed snapshots in a row, by shard.
+type failures struct {
+	mu  sync.Mutex
+	run map[shard.ID]int
+}
+
+// note returns how long to wait before the failure is told: between half of
+// the present pause and all of it.
+func (f *failures) note(s shard.ID, failed bool) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !failed {
+		delete(f.run, s)
+		return 0
+	}
+	if f.run == nil {
+		f.run = map[shard.ID]int{}
+	}
+	pause := min(retryMin<<min(f.run[s], 10), retryMax)
+	f.run[s]++
+	return pause/2 + rand.N(pause/2)
+}
 
 // sendSnapshot streams a snapshot on a goroutine of its own (T3).
 func (t *Transport) sendSnapshot(p *peer, m worker.RaftMessage) {
-	done := worker.SnapshotSent{Shard: m.Shard, Replica: m.Msg.GetTo()}
+	done := worker.SnapshotSent{Shard: m.Shard, Replica: m.Msg.GetTo(), Err: errNoPeer}
 	if p == nil {
-		done.Err = errNoPeer
+		t.Stats.SnapshotsFailed.Add(1)
 		t.cfg.SnapshotSent(done)
 		return
 	}
-	t.work.Go(func() {
-		select {
-		case t.outgoing <- struct{}{}:
-			done.Err = p.streamSnapshot(&m)
-			<-t.outgoing
-		case <-p.ctx.Done():
-			done.Err = p.ctx.Err()
-		}
-		if done.Err != nil {
+	if !t.serving() {
+		done.Err = errClosed
+		t.cfg.SnapshotSent(done)
+		return
+	}
+	go func() {
+		defer t.work.Done()
+		if done.Err = p.slots(&m); done.Err != nil {
 			t.Stats.SnapshotsFailed.Add(1)
 		} else {
 			t.Stats.SnapshotsSent.Add(1)
 		}
+		if pause := p.failures.note(m.Shard, done.Err != nil); pause > 0 {
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-p.ctx.Done():
+			}
+			timer.Stop()
+		}
 		t.cfg.SnapshotSent(done)
-	})
+	}()
+}
+
+// slots waits for its turn, first among the snapshots to the peer.
+func (p *peer) slots(m *worker.RaftMessage) error {
+	for _, slot := range []chan struct{}{p.snapshot, p.t.outgoing} {
+		select {
+		case slot <- struct{}{}:
+			defer func() { <-slot }()
+		case <-p.ctx.Done():
+			return p.ctx.Err()
+		}
+	}
+	return p.streamSnapshot(m)
 }
 
 func (p *peer) streamSnapshot(m *worker.RaftMessage) error {
@@ -63,117 +120,50 @@ func (p *peer) streamSnapshot(m *worker.RaftMessage) error {
 	}
 	defer f.Close()
 	limit := snapshotPatience + time.Duration(size)*time.Second/(snapshotRate/16)
-	ctx, cancel := context.WithTimeout(p.ctx, limit)
-	defer cancel()
-	s, err := nodev1.NewPeerServiceClient(p.conns[classes]).Snapshot(ctx)
+	ctx, stop := context.WithTimeoutCause(p.ctx, limit, errSlow)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stall := time.AfterFunc(snapshotStall, func() { cancel(errStalled) })
+	defer stall.Stop()
+	p.conns[classes].ResetConnectBackoff() // the pause between tries is ours
+	s, err := nodev1.NewPeerServiceClient(p.conns[classes]).Snapshot(outgoingContext(ctx))
 	if err != nil {
-		return err
+		return because(ctx, err)
 	}
-	err = s.Send(&nodev1.SnapshotRequest{Header: &nodev1.SnapshotHeader{ClusterId: p.t.cfg.ClusterID,
-		FromNode: uint64(p.t.cfg.Node), ToNode: uint64(p.node), Shard: uint32(m.Shard), Message: appendMessage(nil, m), Size: uint64(size)}})
+	q := &nodev1.SnapshotRequest{Header: &nodev1.SnapshotHeader{ClusterId: p.t.cfg.ClusterID,
+		FromNode: uint64(p.t.cfg.Node), ToNode: uint64(p.node), Shard: uint32(m.Shard), Message: appendMessage(nil, m), Size: uint64(size)}}
 	buf := make([]byte, chunkSize)
-	for err == nil {
-		began := time.Now()
-		var n int
-		if n, err = io.ReadFull(f, buf); n > 0 {
-			if serr := s.Send(&nodev1.SnapshotRequest{Chunk: buf[:n], Crc: crc32.Checksum(buf[:n], castagnoli)}); serr != nil {
-				err = serr
-			}
-			p.t.Stats.SnapshotBytesSent.Add(uint64(n))
+	for left := size; ; {
+		if s.Send(q) != nil {
+			break // the answer says why
 		}
-		if pause := time.Second*time.Duration(n)/snapshotRate - time.Since(began); pause > 0 && err == nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
-		}
-	}
-	if err != io.EOF && err != io.ErrUnexpectedEOF {
-		// The receiver's own words are in the answer; Send says just EOF.
-		if _, rerr := s.CloseAndRecv(); rerr != nil {
-			err = rerr
-		}
-		return err
-	}
-	// A Send that failed looks like the end of the file; the answer tells.
-	_, err = s.CloseAndRecv()
-	return err
-}
-
-// ServeSnapshot serves PeerService.Snapshot: the content goes to a file, is
-// verified, made durable and installed.
-func (t *Transport) ServeSnapshot(s grpc.ClientStreamingServer[nodev1.SnapshotRequest, nodev1.SnapshotResponse]) error {
-	first, err := s.Recv()
-	if err != nil {
-		return err
-	}
-	h := first.GetHeader()
-	if h == nil {
-		return status.Error(codes.InvalidArgument, "the first frame must be a header")
-	}
-	if err := t.check(h.ClusterId, h.FromNode, h.ToNode); err != nil {
-		return err
-	}
-	select {
-	case t.incoming <- struct{}{}:
-		defer func() { <-t.incoming }()
-	default:
-		return status.Errorf(codes.ResourceExhausted, "this node receives %d snapshots already", maxSnapshots)
-	}
-	if err := t.receive(s, h); err != nil {
-		t.Stats.SnapshotsFailed.Add(1)
-		t.log.Warn("snapshot could not be received", "shard", h.Shard, "from", h.FromNode, "error", err)
-		return err
-	}
-	t.Stats.SnapshotsReceived.Add(1)
-	return s.SendAndClose(&nodev1.SnapshotResponse{})
-}
-
-func (t *Transport) receive(s grpc.ClientStreamingServer[nodev1.SnapshotRequest, nodev1.SnapshotResponse], h *nodev1.SnapshotHeader) error {
-	messages, err := decodeMessages(nil, h.Message, worker.NodeID(h.FromNode))
-	if err != nil || len(messages) != 1 || messages[0].Msg.GetType() != raftpb.MsgSnap || uint32(messages[0].Shard) != h.Shard {
-		return status.Error(codes.InvalidArgument, "the header does not hold the MsgSnap of its shard")
-	}
-	if h.Size > maxSnapshotBytes {
-		return status.Errorf(codes.InvalidArgument, "size %d is above %d", h.Size, uint64(maxSnapshotBytes))
-	}
-	m := messages[0]
-	// A name of its own: an earlier try may still be in use.
-	index := m.Msg.GetSnapshot().GetMetadata().GetIndex()
-	m.SnapshotFile = fmt.Sprintf("%d-%d-%d-in%d-%d.snap", m.Shard, m.Msg.GetTo(), index, time.Now().UnixNano(), t.received.Add(1))
-	f, err := t.cfg.Files.Create(m.SnapshotFile, m.Shard, index)
-	if err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
-	defer f.Abort()
-	size := uint64(0)
-	for {
-		c, err := s.Recv()
-		if err == io.EOF {
+		stall.Reset(snapshotStall)
+		if left == 0 {
 			break
 		}
-		if err != nil {
+		chunk := buf[:min(left, chunkSize)]
+		if _, err := io.ReadFull(f, chunk); err != nil {
+			// Not to be mistaken for the end of the content: the stream is cancelled.
 			return err
 		}
-		if crc32.Checksum(c.Chunk, castagnoli) != c.Crc {
-			return status.Errorf(codes.DataLoss, "chunk at %d is damaged", size)
+		if err := p.t.sendPace.Wait(ctx, len(chunk)); err != nil {
+			return because(ctx, err)
 		}
-		if size += uint64(len(c.Chunk)); size > h.Size {
-			break
-		}
-		t.Stats.SnapshotBytesReceived.Add(uint64(len(c.Chunk)))
-		if _, err := f.Write(c.Chunk); err != nil {
-			return status.Error(codes.Internal, err.Error())
-		}
+		left -= int64(len(chunk))
+		p.t.Stats.SnapshotBytesSent.Add(uint64(len(chunk)))
+		q = &nodev1.SnapshotRequest{Chunk: chunk, Crc: crc32.Checksum(chunk, castagnoli)}
 	}
-	if size != h.Size {
-		return status.Errorf(codes.DataLoss, "%d bytes came, %d were announced", size, h.Size)
+	// The limit by size alone bounds the checking and restoring that follow.
+	stall.Stop()
+	_, err = s.CloseAndRecv()
+	return because(ctx, err)
+}
+
+// because returns why a call failed: ctx's cause if it ended the call.
+func because(ctx context.Context, err error) error {
+	if c := status.Code(err); err != nil && ctx.Err() != nil && (c == codes.Canceled || c == codes.DeadlineExceeded || c == codes.Unknown) {
+		return context.Cause(ctx)
 	}
-	if err := f.Commit(); err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
-	if err := t.cfg.Install(m); err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
-	return nil
+	return err
 }

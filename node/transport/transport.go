@@ -6,19 +6,14 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/mortise-lock/mortise/node/worker"
-	nodev1 "github.com/mortise-lock/mortise/proto/mortise/node/v1"
 	"github.com/mortise-lock/mortise/shard"
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
 )
 
 // Limits of the transport.
@@ -29,6 +24,11 @@ const (
 	maxFrame  = 1 << 20
 	redialMin = 50 * time.Millisecond
 	redialMax = time.Second
+	// refusedMax replaces redialMax when the peer refuses us: only a person can
+	// change that. A peer that was put right opens its streams, which ends the wait.
+	refusedMax = 10 * time.Second
+	// helloPatience bounds the wait for the peer's answer to a hello.
+	helloPatience = 5 * time.Second
 )
 
 // Classes of traffic.
@@ -44,9 +44,12 @@ var classNames = [classes]string{"CONTROL", "APPEND"}
 type Files interface {
 	// Open returns the content of a file and its size in bytes.
 	Open(name string) (io.ReadCloser, int64, error)
+	// Room returns how many bytes snapshots from peers may still take.
+	Room() (uint64, error)
 	// Create begins a file for the content of a peer's file of that shard and
-	// index. It exists only once it was committed.
-	Create(name string, s shard.ID, index uint64) (File, error)
+	// index. It exists only once it was committed. ctx ends with the stream that
+	// brings the content.
+	Create(ctx context.Context, name string, s shard.ID, index uint64) (File, error)
 }
 
 // File is a snapshot file in the making.
@@ -83,7 +86,9 @@ type Config struct {
 type Stats struct {
 	// Sent and Received messages, Frames sent, Dropped for want of room or of a
 	// connection, Refused streams (of a foreign cluster, say), Breaks of streams.
+	// Malformed frames.
 	Sent, Received, Frames, Dropped, Refused, Breaks  atomic.Uint64
+	Malformed                                         atomic.Uint64
 	SnapshotsSent, SnapshotsReceived, SnapshotsFailed atomic.Uint64
 	SnapshotBytesSent, SnapshotBytesReceived          atomic.Uint64
 }
@@ -97,46 +102,28 @@ type Transport struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	mu    sync.Mutex
-	peers map[worker.NodeID]*peer
+	mu     sync.Mutex
+	peers  map[worker.NodeID]*peer
+	inlets map[worker.NodeID]*inlets
 
-	outgoing, incoming chan struct{} // slots for snapshots
-	received           atomic.Uint64 // names files
-	Stats              Stats
+	outgoing chan struct{} // slots for snapshots
+	incoming incoming
+	sendPace *Pacer        // of all snapshots together
+	received atomic.Uint64 // names files
+	refusals repeats
+	Stats    Stats
 }
-
-// maxSnapshots run at once in each direction.
-const maxSnapshots = 2
 
 // New returns a transport that knows no peer.
 func New(cfg Config) *Transport {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	t := &Transport{cfg: cfg, log: cfg.Logger, peers: map[worker.NodeID]*peer{},
-		outgoing: make(chan struct{}, maxSnapshots), incoming: make(chan struct{}, maxSnapshots)}
+	t := &Transport{cfg: cfg, log: cfg.Logger, peers: map[worker.NodeID]*peer{}, inlets: map[worker.NodeID]*inlets{},
+		outgoing: make(chan struct{}, maxSnapshots), sendPace: NewPacer(snapshotRate, snapshotBurst)}
+	t.incoming.init()
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
-}
-
-// peer is one other node.
-type peer struct {
-	t       *Transport
-	node    worker.NodeID
-	address string
-	ctx     context.Context
-	cancel  context.CancelFunc
-	out     [classes]*outbox
-	conns   [classes + 1]*grpc.ClientConn // the last one is for snapshots
-}
-
-// outbox holds what waits for one stream.
-type outbox struct {
-	mu    sync.Mutex
-	queue []worker.RaftMessage
-	bytes int
-	up    bool
-	wake  chan struct{}
 }
 
 // SetPeer makes a node known, or known under a new address.
@@ -144,21 +131,29 @@ func (t *Transport) SetPeer(node worker.NodeID, address string) error {
 	if node == t.cfg.Node {
 		return nil
 	}
+	moved, err := t.setPeer(node, address)
+	if moved {
+		t.cfg.Unreachable(node) // what waited for the old address is lost
+	}
+	return err
+}
+
+func (t *Transport) setPeer(node worker.NodeID, address string) (moved bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ctx.Err() != nil {
-		return t.ctx.Err()
+		return false, t.ctx.Err()
 	}
 	old := t.peers[node]
 	if old != nil && old.address == address {
-		return nil
+		return false, nil
 	}
-	p := &peer{t: t, node: node, address: address}
+	p := &peer{t: t, node: node, address: address, snapshot: make(chan struct{}, 1)}
 	for i := range p.conns {
 		c, err := t.dial(address)
 		if err != nil {
 			p.closeConns()
-			return err
+			return false, err
 		}
 		p.conns[i] = c
 	}
@@ -168,49 +163,15 @@ func (t *Transport) SetPeer(node worker.NodeID, address string) error {
 	p.ctx, p.cancel = context.WithCancel(t.ctx)
 	t.peers[node] = p
 	for class := range p.out {
-		p.out[class] = &outbox{wake: make(chan struct{}, 1)}
+		p.out[class] = newOutbox()
 		t.work.Go(func() { p.run(class) })
 	}
-	return nil
+	return old != nil, nil
 }
 
-func (t *Transport) dial(address string) (*grpc.ClientConn, error) {
-	creds := insecure.NewCredentials()
-	if t.cfg.TLS != nil {
-		creds = credentials.NewTLS(t.cfg.TLS)
-	}
-	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(creds),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
-			Backoff: backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax}}),
-		// A link that swallows packets is noticed within 13 s; raft notices sooner
-		// and does not depend on it.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
-		// Fixed windows: measuring them costs pings.
-		grpc.WithStaticStreamWindowSize(4 << 20), grpc.WithStaticConnWindowSize(8 << 20),
-		grpc.WithWriteBufferSize(128 << 10),
-		grpc.WithDisableServiceConfig(),
-	}
-	if t.cfg.Dial != nil {
-		opts = append(opts, grpc.WithContextDialer(t.cfg.Dial))
-	}
-	return grpc.NewClient("passthrough:///"+address, opts...)
-}
-
-func (p *peer) closeConns() {
-	for _, c := range p.conns {
-		if c != nil {
-			_ = c.Close()
-		}
-	}
-}
-
-func (p *peer) close() {
-	p.cancel()
-	p.closeConns()
-}
-
-// Close ends every stream and waits for the senders.
+// Close ends every stream and waits for the senders and for the calls being
+// served. The server that serves them must have been stopped, which ends the
+// calls.
 func (t *Transport) Close() {
 	t.mu.Lock()
 	t.cancel()
@@ -221,8 +182,10 @@ func (t *Transport) Close() {
 	t.work.Wait()
 }
 
-// Send queues messages for their peers. It never waits.
+// Send queues messages for their peers. It never waits. Unreachable is called
+// at most once per call and peer.
 func (t *Transport) Send(messages []worker.RaftMessage) {
+	var told []worker.NodeID
 	for i := range messages {
 		m := &messages[i]
 		t.mu.Lock()
@@ -232,134 +195,17 @@ func (t *Transport) Send(messages []worker.RaftMessage) {
 			t.sendSnapshot(p, *m)
 			continue
 		}
-		if p == nil {
-			t.Stats.Dropped.Add(1)
-			continue
-		}
 		class := classControl
 		if len(m.Msg.GetEntries()) > 0 {
 			class = classAppend
 		}
-		if !p.out[class].put(m) {
-			t.Stats.Dropped.Add(1)
+		if p != nil && p.out[class].put(m) {
+			continue
+		}
+		t.Stats.Dropped.Add(1)
+		if !slices.Contains(told, m.Peer) {
+			told = append(told, m.Peer)
 			t.cfg.Unreachable(m.Peer)
 		}
-	}
-}
-
-// put queues a message. Without a stream only little is kept, so that what is
-// sent after a reconnection is not old.
-func (o *outbox) put(m *worker.RaftMessage) bool {
-	n := cost(m.Msg)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if limit := maxQueue; o.bytes+n > limit || (!o.up && o.bytes+n > limit/64) {
-		return false
-	}
-	o.queue = append(o.queue, *m)
-	o.bytes += n
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-	return true
-}
-
-func (o *outbox) take(spare []worker.RaftMessage) []worker.RaftMessage {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	q := o.queue
-	o.queue, o.bytes = spare[:0], 0
-	return q
-}
-
-func (o *outbox) setUp(up bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.up = up
-	if !up {
-		o.queue, o.bytes = nil, 0
-	}
-}
-
-// run keeps one stream to the peer open.
-func (p *peer) run(class int) {
-	wait, broke := redialMin, false
-	for p.ctx.Err() == nil {
-		began := time.Now()
-		opened := p.stream(class)
-		if p.ctx.Err() != nil {
-			return
-		}
-		p.out[class].setUp(false)
-		if opened {
-			p.t.Stats.Breaks.Add(1)
-			p.t.cfg.Unreachable(p.node)
-			wait, broke = redialMin, true
-			if time.Since(began) > redialMax {
-				continue // at once
-			}
-		} else if broke {
-			broke = false
-			p.t.log.Info("peer is down", "peer", uint64(p.node), "address", p.address, "class", classNames[class])
-			p.t.cfg.PeerDown(p.node)
-		}
-		select {
-		case <-p.ctx.Done():
-		case <-time.After(wait):
-		}
-		wait = min(wait*2, redialMax)
-	}
-}
-
-// stream opens a stream and sends until it breaks. opened: it had been
-// accepted.
-func (p *peer) stream(class int) (opened bool) {
-	ctx, cancel := context.WithCancel(p.ctx)
-	defer cancel()
-	s, err := nodev1.NewPeerServiceClient(p.conns[class]).Raft(ctx)
-	if err != nil {
-		return false
-	}
-	hello := &nodev1.RaftHello{ClusterId: p.t.cfg.ClusterID, FromNode: uint64(p.t.cfg.Node), ToNode: uint64(p.node), Class: classNames[class]}
-	if s.Send(&nodev1.RaftRequest{Hello: hello}) != nil {
-		return false
-	}
-	if _, err := s.Recv(); err != nil {
-		p.t.log.Debug("peer does not take our stream", "peer", uint64(p.node), "class", classNames[class], "error", err)
-		return false
-	}
-	p.t.log.Debug("peer stream is up", "peer", uint64(p.node), "class", classNames[class])
-	o := p.out[class]
-	o.setUp(true)
-	go func() {
-		// The peer sends nothing more: an answer is the end of the stream.
-		_, _ = s.Recv()
-		cancel()
-	}()
-	var spare []worker.RaftMessage
-	var frame []byte
-	for {
-		select {
-		case <-ctx.Done():
-			return true
-		case <-o.wake:
-		}
-		batch := o.take(spare)
-		for i := 0; i < len(batch); {
-			frame = frame[:0]
-			for i < len(batch) && len(frame) < maxFrame {
-				frame = appendMessage(frame, &batch[i])
-				p.t.Stats.Sent.Add(1)
-				i++
-			}
-			// gRPC has marshalled the frame when Send returns.
-			if s.Send(&nodev1.RaftRequest{Messages: frame}) != nil {
-				return true
-			}
-			p.t.Stats.Frames.Add(1)
-		}
-		clear(batch)
-		spare = batch
 	}
 }
