@@ -75,12 +75,15 @@ func (s *Session) ask(a *acquire, now Time, out *Output) {
 }
 
 // again asks anew under a new seq, after a delay (0: at once). The old seq is
-// over already, or is handed to a canceller of its own.
+// over already, or is handed to a canceller of its own: also when it was asked
+// for more than once, since one of the askings may still be on its way and act
+// under a registration that does not exist yet.
 func (s *Session) again(a *acquire, cancelOld bool, delay time.Duration, now Time, out *Output) {
 	if a.phase == phaseBacked {
 		s.backed = slices.DeleteFunc(s.backed, func(b *acquire) bool { return b == a })
 	}
 	old := a.seq
+	cancelOld = cancelOld || a.doubt
 	s.due.set(a, 0)
 	a.firstSent, a.own, a.token, a.reg, a.doubt = 0, 0, 0, Registration{}, false
 	a.tries++

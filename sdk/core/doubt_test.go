@@ -2,6 +2,7 @@ package core
 
 import (
 	"testing"
+	"time"
 
 	lockv1 "github.com/mortise-lock/mortise/proto/mortise/lock/v1"
 	"google.golang.org/grpc/codes"
@@ -79,4 +80,29 @@ func TestRefusalAfterInventory(t *testing.T) {
 		Holds: []*lockv1.InventoryHold{{Seq: 1, Name: "n", Token: 30}}}}})
 	r.event(refusedEvent(1, codes.Unavailable, 100))
 	r.renewed(2, &lockv1.Covered{Registration: 7, Epoch: 50}, "granted #1")
+}
+
+// TestRegistrationEndsUnderARepetition: the registration under which an acquire
+// waited has ended, and the acquire was asked for again on a new stream, where
+// the gateway may register the session anew for it. So the old seq is cancelled
+// when a new one takes its place. That something waits which nobody here asked
+// for is looked into.
+func TestRegistrationEndsUnderARepetition(t *testing.T) {
+	r := newRig(t)
+	r.acquire("acquire 1")
+	waiting := func(seq, reg uint64) *lockv1.SessionEvent {
+		return &lockv1.SessionEvent{Event: &lockv1.SessionEvent_Waiting{Waiting: &lockv1.WaitingEvent{Seq: seq, Position: 1, Shard: 1, Registration: reg}}}
+	}
+	r.event(waiting(1, 7), "queued #1")
+	r.resumed()
+	r.event(&lockv1.SessionEvent{Event: &lockv1.SessionEvent_RegistrationEnded{RegistrationEnded: &lockv1.RegistrationEndedEvent{Shard: 1, Registration: 7}}},
+		"cancel 1", "acquire 2")
+	r.event(waiting(1, 8))
+	r.event(waiting(2, 8), "queued #1")
+	r.event(&lockv1.SessionEvent{Event: &lockv1.SessionEvent_Cancelled{Cancelled: &lockv1.CancelledEvent{Seq: 1}}})
+	if n := r.s.Len(); n != 1 {
+		t.Fatalf("%d acquires in the table", n)
+	}
+	r.event(waiting(1, 8))
+	r.tick(time.Second, "inventory")
 }

@@ -168,6 +168,9 @@ func (s *Session) deliver(a *acquire, now Time, out *Output) {
 
 func (s *Session) waiting(w *lockv1.WaitingEvent, now Time, out *Output) {
 	a := s.bySeq[w.Seq]
+	if a == nil && w.Seq != 0 && w.Seq < s.nextSeq {
+		s.suspectGhost(now)
+	}
 	if a == nil || a.phase != phaseAsked && a.phase != phaseWaiting {
 		return
 	}
@@ -212,7 +215,7 @@ func (s *Session) ended(e *lockv1.EndedEvent, now Time, out *Output) {
 	case lockv1.EndReason_END_REASON_REFUSED:
 		if d, ok := s.retryAfter(e.Failure, a.tries); ok {
 			out.Results = append(out.Results, Result{ID: a.id, Kind: ResultRetrying, Failure: e.Failure})
-			s.again(a, a.doubt || unknown(e.Failure), d, now, out)
+			s.again(a, unknown(e.Failure), d, now, out)
 			return
 		}
 		if a.doubt || unknown(e.Failure) {
