@@ -17,7 +17,7 @@ func TestCorrectHistories(t *testing.T) {
 	var sum, st Stats
 	o := modelOptions
 	o.Stats = &st
-	seeds := uint64(150)
+	seeds := uint64(80)
 	if testing.Short() {
 		seeds = 30
 	}
@@ -74,9 +74,9 @@ var mutations = []mutation{
 
 // TestMutations: single faults in good histories are caught at stated rates.
 func TestMutations(t *testing.T) {
-	want := 60
+	want := 40
 	if testing.Short() {
-		want = 15
+		want = 10
 	}
 	for i, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {

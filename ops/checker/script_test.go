@@ -15,7 +15,8 @@ import (
 //	<time> <who> <verb> [#call] [lock] [key=value ...]
 //
 // who is c<n> (client n with the session s<n>), n<n> (a node) or - (nobody).
-// Holders of a describe are holds=s1:5,s2:6 or holds=none.
+// Holders of a describe are holds=s1:5,s2:6 or holds=none; s1:5:shared shows
+// another mode than was granted.
 func parse(text string) ([]history.Event, error) {
 	var events []history.Event
 	asked := map[uint64]history.Event{}
@@ -116,8 +117,13 @@ func parse(text string) ([]history.Event, error) {
 				if !ok {
 					continue
 				}
+				t, mode, _ := strings.Cut(t, ":")
 				n, _ := strconv.ParseUint(t, 10, 64)
-				e.Holders = append(e.Holders, history.Holder{Session: s, Client: s, Token: n})
+				holder := history.Holder{Session: s, Client: s, Token: n}
+				if mode == "shared" {
+					holder.Mode = history.Shared
+				}
+				e.Holders = append(e.Holders, holder)
 			}
 		case "writes":
 			e.Kind, e.Accepted, e.Unchecked = history.Write, args["accepted"] == "yes", args["unchecked"] == "yes"
@@ -155,6 +161,9 @@ func parse(text string) ([]history.Event, error) {
 	for i := range events {
 		for j := range events[i].Holders {
 			h := &events[i].Holders[j]
+			if h.Mode != 0 {
+				continue
+			}
 			k := slices.IndexFunc(events, func(e history.Event) bool {
 				return e.Kind == history.Return && e.Op == history.Acquire && e.Token == h.Token
 			})

@@ -27,6 +27,10 @@ func (x *index) tokens(l *lock) {
 				x.report("P2", "token", d.ret, []int{a.ret, d.invoke, d.ret}, "lock %q: token %d was granted to %s, but the describe that ended at %s shows it as held by session %s",
 					l.name, h.Token, a.who(), x.at(d.ret), h.Session)
 			}
+			if h.Mode != 0 && a.mode != 0 && h.Mode != a.mode || h.Mode == history.Counted && h.Permits != a.permits {
+				x.report("P3", "token", d.ret, []int{a.ret, d.invoke, d.ret}, "lock %q: token %d was granted to %s as %s, but the describe that ended at %s shows it as %s",
+					l.name, h.Token, a.who(), kindOfHold(a.mode, a.permits, a.limit), x.at(d.ret), kindOfHold(h.Mode, h.Permits, a.limit))
+			}
 		}
 	}
 }

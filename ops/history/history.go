@@ -123,7 +123,7 @@ type Holder struct {
 type Event struct {
 	At     Time
 	Kind   Kind
-	Client int // index of the client, -1 for none
+	Client int // index of the client's process, -1 for none; never reused
 	Node   int // index of the node, -1 for none
 
 	Op      Op
