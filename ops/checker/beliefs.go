@@ -1,6 +1,10 @@
 package checker
 
-import "github.com/mortise-lock/mortise/ops/history"
+import (
+	"slices"
+
+	"github.com/mortise-lock/mortise/ops/history"
+)
 
 // conflict: two holds of one lock exclude each other whatever their sizes. An
 // unknown mode excludes nothing.
@@ -45,47 +49,64 @@ type active struct {
 }
 
 // beliefs looks for clients that act as holders at the same moment though the
-// modes or the limit forbid it. It sweeps over the beliefs by begin; what is
-// over at a begin leaves the sweep.
+// modes or the limit forbid it. It sweeps over the beliefs by begin and keeps
+// those that last by mode, so that a reader never looks at other readers.
 func (x *index) beliefs(l *lock) {
-	var now []active
+	var now [4][]active
 	for _, b := range l.beliefs {
 		begin, until := x.ev[b.begin].At, x.time(x.beliefEnd(l, b))
-		k := 0
-		for _, a := range now {
-			if a.until > begin {
-				now[k] = a
-				k++
-			}
-		}
-		now = now[:k]
 		if until <= begin {
 			continue
 		}
-		permits := uint64(b.permits)
-		for _, a := range now {
-			if b.mode == history.Counted && a.mode == history.Counted {
-				if !x.allPaused(a.client, begin, min(a.until, until)) {
-					permits += uint64(a.permits)
-				}
-				continue
-			}
-			if conflict(a.mode, b.mode) && !x.allPaused(a.client, begin, min(a.until, until)) {
-				x.report("P1", "belief", b.begin, []int{a.begin, b.begin, a.end, b.end},
-					"lock %q: from %v %s acts as holder with token %d (%s), but %s, which has acted as holder with token %d (%s) since %v, does so until %v; the later one had to wait",
-					l.name, when(begin), b.who(), b.token, kindOfHold(b.mode, b.permits, b.limit), a.who(), a.token, kindOfHold(a.mode, a.permits, a.limit), x.at(a.begin), x.until(a.until))
-				break
+		alone := true
+		for m := range now {
+			if alone && conflict(history.Mode(m), b.mode) {
+				now[m] = lasting(now[m], begin)
+				alone = x.besides(l, b, until, now[m])
 			}
 		}
-		if b.mode == history.Counted && permits > uint64(b.limit) {
-			ev := []int{b.begin}
-			for _, a := range now {
-				ev = append(ev, a.begin)
-			}
-			x.report("P1", "belief", b.begin, ev, "lock %q: at %v %s joins with token %d and %d permits, which makes %d permits in use at once; the limit is %d",
-				l.name, when(begin), b.who(), b.token, b.permits, permits, b.limit)
+		if b.mode == history.Counted {
+			now[b.mode] = lasting(now[b.mode], begin)
+			x.permits(l, b, until, now[b.mode])
 		}
-		now = append(now, active{b, until})
+		now[b.mode&3] = append(now[b.mode&3], active{b, until})
+	}
+}
+
+// lasting drops what is over at a moment.
+func lasting(list []active, at history.Time) []active {
+	return slices.DeleteFunc(list, func(a active) bool { return a.until <= at })
+}
+
+// besides reports a belief that begins beside one that excludes it; false if
+// there is one.
+func (x *index) besides(l *lock, b *belief, until history.Time, now []active) bool {
+	begin := x.ev[b.begin].At
+	for _, a := range now {
+		if x.allPaused(a.client, begin, min(a.until, until)) {
+			continue
+		}
+		x.report("P1", "belief", b.begin, []int{a.begin, b.begin, a.end, b.end},
+			"lock %q: from %v %s acts as holder with token %d (%s), but %s, which has acted as holder with token %d (%s) since %v, does so until %v; the later one had to wait",
+			l.name, when(begin), b.who(), b.token, kindOfHold(b.mode, b.permits, b.limit), a.who(), a.token, kindOfHold(a.mode, a.permits, a.limit), x.at(a.begin), x.until(a.until))
+		return false
+	}
+	return true
+}
+
+// permits reports a belief that takes more permits than are left.
+func (x *index) permits(l *lock, b *belief, until history.Time, now []active) {
+	begin := x.ev[b.begin].At
+	sum, events := uint64(b.permits), []int{b.begin}
+	for _, a := range now {
+		if !x.allPaused(a.client, begin, min(a.until, until)) {
+			sum += uint64(a.permits)
+			events = append(events, a.begin)
+		}
+	}
+	if sum > uint64(b.limit) {
+		x.report("P1", "belief", b.begin, events, "lock %q: at %v %s joins with token %d and %d permits, which makes %d permits in use at once; the limit is %d",
+			l.name, when(begin), b.who(), b.token, b.permits, sum, b.limit)
 	}
 }
 

@@ -207,9 +207,13 @@ func tighten(holds []hold) bool {
 // missing uses the describes that do not show a hold: one that was granted
 // before the describe began was over before it ended.
 func (x *index) missing(holds []hold, seen []sighting) {
-	var live []int // granted for certain, not over for certain
+	var live []int                   // granted for certain, not over for certain
+	shown := make([]int, len(holds)) // by hold: the last describe that shows it, from 1
 	next := 0
-	for _, s := range seen {
+	for n, s := range seen {
+		for _, i := range s.shows {
+			shown[i] = n + 1
+		}
 		for next < len(holds) && holds[next].gHi < s.invoke {
 			live = append(live, next)
 			next++
@@ -223,20 +227,11 @@ func (x *index) missing(holds []hold, seen []sighting) {
 		}
 		live = live[:k]
 		for _, i := range live {
-			if !contains(s.shows, i) {
+			if shown[i] != n+1 {
 				holds[i].eHi = min(holds[i].eHi, s.ret)
 			}
 		}
 	}
-}
-
-func contains(s []int, v int) bool {
-	for _, w := range s {
-		if w == v {
-			return true
-		}
-	}
-	return false
 }
 
 // crossed reports bounds that leave no moment, at most three per lock.
