@@ -19,8 +19,8 @@
 // the first frame says which node of which cluster speaks to which. A receiver
 // that does not fit refuses with FAILED_PRECONDITION and a message for whoever
 // runs the nodes. Both log it once a minute at most, and the sender asks again
-// every 10 s. Otherwise a stream is reopened after 50 ms to 1 s, and at once
-// when the peer, restarted or put right, opens one of its own.
+// every 10 s. Otherwise a stream is reopened after 50 ms to 1 s, and within half a
+// second when the peer, restarted or put right, opens one of its own.
 //
 // # Snapshots
 //

@@ -55,7 +55,7 @@ func (t *Transport) dial(address string) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second,
-			Backoff: backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax}}),
+			Backoff: backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: connectMax}}),
 		// A link that swallows packets is noticed within 13 s; raft notices sooner
 		// and does not depend on it.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
@@ -130,14 +130,13 @@ func (t *Transport) retry(node worker.NodeID) {
 	if p == nil {
 		return
 	}
-	for class, o := range p.out {
+	for _, o := range p.out {
 		o.mu.Lock()
 		up := o.up
 		o.mu.Unlock()
 		if up {
 			continue
 		}
-		p.conns[class].ResetConnectBackoff()
 		select {
 		case o.retry <- struct{}{}:
 		default:
@@ -187,7 +186,7 @@ func (p *peer) run(class int) {
 		select {
 		case <-p.ctx.Done():
 		case <-o.retry:
-			wait = redialMin // the connection needs a moment to follow
+			wait = redialMin // the connection may need connectMax to follow
 		case <-retry.C:
 		}
 		retry.Stop()

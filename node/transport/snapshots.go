@@ -126,7 +126,6 @@ func (p *peer) streamSnapshot(m *worker.RaftMessage) error {
 	defer cancel(nil)
 	stall := time.AfterFunc(snapshotStall, func() { cancel(errStalled) })
 	defer stall.Stop()
-	p.conns[classes].ResetConnectBackoff() // the pause between tries is ours
 	s, err := nodev1.NewPeerServiceClient(p.conns[classes]).Snapshot(outgoingContext(ctx))
 	if err != nil {
 		return because(ctx, err)

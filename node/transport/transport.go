@@ -24,6 +24,10 @@ const (
 	maxFrame  = 1 << 20
 	redialMin = 50 * time.Millisecond
 	redialMax = time.Second
+	// connectMax is the longest pause between tries to connect, beneath the tries
+	// to open a stream. (ClientConn.ResetConnectBackoff would save it, but reads
+	// a map without its lock.)
+	connectMax = redialMax / 2
 	// refusedMax replaces redialMax when the peer refuses us: only a person can
 	// change that. A peer that was put right opens its streams, which ends the wait.
 	refusedMax = 10 * time.Second
