@@ -10,7 +10,7 @@ func (m *Machine) findAcquire(slot uint32, id AcquireID) uint32 {
 		}
 		if a.bits&byRequest != 0 {
 			if mutantMixedRequests {
-				return id.Seq == 0 && m.rids.at(uint32(a.id))[0] == id.RequestID[0]
+				return id.Seq == 0
 			}
 			return *m.rids.at(uint32(a.id)) == id.RequestID
 		}

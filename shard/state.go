@@ -267,7 +267,7 @@ func nameHash32(hash uint64) uint32 { return uint32(hash) }
 // idHash is the hash by which acquires are indexed.
 func idHash(reg uint32, id AcquireID) uint32 {
 	if mutantMixedRequests {
-		clear(id.RequestID[1:])
+		clear(id.RequestID[:])
 	}
 	var b [20]byte
 	b[0], b[1], b[2], b[3] = byte(reg), byte(reg>>8), byte(reg>>16), byte(reg>>24)

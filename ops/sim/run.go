@@ -153,7 +153,7 @@ func (w *World) finish() {
 	w.stopApps = true
 	for _, c := range w.Clients {
 		if c.un != nil {
-			c.un.close()
+			c.un.settle()
 		}
 		for _, s := range c.all {
 			for _, g := range slices.Clone(s.list) {
@@ -173,6 +173,9 @@ func (w *World) finish() {
 	}
 	var sessions []*Session
 	for _, c := range w.Clients {
+		if c.un != nil {
+			c.un.close()
+		}
 		for _, s := range slices.Clone(c.all) {
 			sessions = append(sessions, s)
 			s.Close()

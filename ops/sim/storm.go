@@ -45,13 +45,14 @@ const (
 	FaultWallClock
 	FaultTransfer
 	FaultDrain
+	FaultBrink // a lease about to end, and a leader change at that moment
 	faults
 )
 
 var faultNames = [faults]string{"crash", "crash within a step", "host lost without a word", "power loss of all", "short pause", "pause longer than a lease",
 	"suspended host", "paused client", "suspended client", "paused gateway", "partition", "one-way partition", "client cut off", "gateway cut off", "slow link",
 	"broken stream", "lost raft frame", "doubled raft frame", "slow disk", "stuck disk", "failed sync", "disk nearly full", "disk full", "damaged disk",
-	"damaged snapshot transfer", "wiped disk", "gateway death", "client death", "wall clock jump", "leader transfer", "drained node"}
+	"damaged snapshot transfer", "wiped disk", "gateway death", "client death", "wall clock jump", "leader transfer", "drained node", "leader change at a lease's end"}
 
 func (f Fault) String() string { return faultNames[f] }
 
@@ -215,6 +216,9 @@ func (w *World) inject(f Fault) {
 			return
 		}
 		n.crash(f == FaultCrashSilent)
+		if w.rng.IntN(3) == 0 {
+			stay = ms + w.upTo(300*ms) // before anybody else is elected, or just then
+		}
 		w.stay(stay, n.restart)
 	case FaultCrashInStep:
 		if !n.p.up || n.crashIn > 0 {
@@ -398,11 +402,48 @@ func (w *World) inject(f Fault) {
 			return
 		}
 		n.drain()
+	case FaultBrink:
+		if !w.brink() {
+			return
+		}
 	case FaultRaftDrop, FaultRaftDup, FaultDamagedTransfer:
 		return // parts of frames
 	}
 	w.count(f)
 	w.record(history.Event{Kind: history.Fault, Client: -1, Node: n.idx, Note: f.String()})
+}
+
+// brink pauses a client for about its TTL, and changes leaders at about the end
+// of its leases.
+func (w *World) brink() bool {
+	if len(w.Clients) == 0 {
+		return false
+	}
+	c := pick(w, w.Clients)
+	if c.p.paused || !c.p.up || c.Session == nil {
+		return false
+	}
+	ttl := c.Session.core.TTL()
+	c.p.pause(false)
+	w.stay(ttl*9/10+w.upTo(ttl/5), c.p.resume)
+	for id := 1; id <= w.cfg.Shards; id++ {
+		w.after(ttl*8/10+w.upTo(ttl*3/10), func() {
+			if w.storm == nil {
+				return
+			}
+			l := w.leader(shard.ID(id))
+			if l == nil || w.rng.IntN(2) == 0 {
+				return
+			}
+			if w.rng.IntN(2) == 0 {
+				w.transfer(l, shard.ID(id), pick(w, w.nodes).id)
+				return
+			}
+			l.crash(false)
+			w.stay(ms+w.upTo(2*second), l.restart)
+		})
+	}
+	return true
 }
 
 func (w *World) transfer(from *node, id shard.ID, to worker.NodeID) {

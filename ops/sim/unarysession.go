@@ -22,20 +22,26 @@ type unarySession struct {
 	holds []*unaryHold
 	over  bool
 	gw    int
+	// cancels under way; orphans are acquires without an answer whose request id
+	// only a gateway knew, so that nobody can cancel them if it died.
+	cancels, orphans int
 }
 
 // unaryHold is a unary acquire and what it was granted.
 type unaryHold struct {
-	u       *unarySession
-	req     *lockv1.AcquireRequest
-	call    uint64
-	wait    Time
-	tries   int
-	token   uint64
-	until   Time // on the client's clock
-	gotAt   Time // on the client's clock
-	belief  bool
-	granted func(*unaryHold)
+	u    *unarySession
+	req  *lockv1.AcquireRequest
+	call uint64
+	// cancelCall is that of the cancel, if there was one.
+	cancelCall uint64
+	wait       Time
+	tries      int
+	token      uint64
+	until      Time // on the client's clock
+	gotAt      Time // on the client's clock
+	belief     bool
+	over       bool // given back or given up: later answers are the past
+	granted    func(*unaryHold)
 }
 
 func (u *unarySession) live() bool { return !u.over && u.c.p.inc == u.inc && !u.c.dead }
@@ -149,7 +155,7 @@ func (h *unaryHold) ask() {
 
 func (h *unaryHold) answered(sent Time, resp any, f *lockv1.Failure) {
 	u := h.u
-	if !u.live() {
+	if !u.live() || h.over {
 		return
 	}
 	if r, ok := resp.(*lockv1.AcquireResponse); ok && f == nil {
@@ -189,11 +195,13 @@ func (h *unaryHold) answered(sent Time, resp any, f *lockv1.Failure) {
 		u.drop(h)
 		if o == history.OutcomeUnknown && h.req.RequestId != "" {
 			h.cancel(0)
+		} else if o == history.OutcomeUnknown {
+			u.orphans++
 		}
 	case h.req.RequestId != "" && h.tries < 3 && u.w.rng.IntN(4) > 0:
 		u.gw++
 		u.c.p.later(u.w.upTo(300*ms), func() {
-			if u.live() {
+			if u.live() && !h.over {
 				h.ask()
 			}
 		})
@@ -203,6 +211,8 @@ func (h *unaryHold) answered(sent Time, resp any, f *lockv1.Failure) {
 		u.drop(h)
 		if h.req.RequestId != "" {
 			h.cancel(0)
+		} else {
+			u.orphans++
 		}
 	}
 }
@@ -219,11 +229,20 @@ func (h *unaryHold) cancel(tries int) {
 	if !u.live() {
 		return
 	}
+	e := history.Event{Kind: history.Invoke, Client: u.c.Index, Node: -1, Op: history.Cancel, Of: h.call, Session: u.Name, Name: h.req.Name}
 	if tries == 0 {
-		u.w.record(history.Event{Kind: history.Invoke, Client: u.c.Index, Node: -1, Op: history.Cancel, Call: u.w.newCall(), Of: h.call, Session: u.Name, Name: h.req.Name})
+		h.cancelCall = u.w.newCall()
+		e.Call = h.cancelCall
+		u.w.record(e)
+		u.cancels++
 	}
 	u.c.unary(u.gateway(), &lockv1.CancelRequest{SessionId: u.id, Name: h.req.Name, RequestId: h.req.RequestId}, 3*second,
 		func(resp any, f *lockv1.Failure) {
+			if f == nil && !u.c.dead {
+				e.Kind, e.Call, e.Outcome = history.Return, h.cancelCall, history.OK
+				u.w.record(e)
+				u.cancels--
+			}
 			if !u.live() || f == nil || tries > 50 || f.GetDetail().GetReason() == "SESSION_ENDED" {
 				return
 			}
@@ -260,6 +279,10 @@ func (b unaryCheck) fire(inc uint64) {
 // release gives it back, repeating until there is an answer.
 func (h *unaryHold) release() {
 	u := h.u
+	if h.over {
+		return
+	}
+	h.over = true
 	if h.belief && u.c.p.local() >= h.until {
 		h.endBelief()
 	}
@@ -347,4 +370,25 @@ func (u *unarySession) closing(id string, call uint64, tries int) {
 			u.c.p.later(u.w.upTo(500*ms), func() { u.closing(id, call, tries+1) })
 		}
 	})
+}
+
+// settle gives back what the session has. One that may hold something which it
+// can't know of is closed.
+func (u *unarySession) settle() {
+	for _, h := range slices.Clone(u.holds) {
+		switch {
+		case h.token != 0:
+			h.release()
+		case h.req.RequestId == "":
+			u.orphans++
+		default:
+			h.over = true
+			h.finish(history.Cancelled)
+			u.drop(h)
+			h.cancel(0)
+		}
+	}
+	if u.orphans > 0 {
+		u.close()
+	}
 }
