@@ -102,6 +102,10 @@ sim: ## Live through SEEDS (1000) runs of a simulated cluster with faults, from 
 	  pids="$$pids $$!"; left=$$(( left - n )); first=$$(( first + n )); done; \
 	for p in $$pids; do wait $$p || failed=1; done; exit $$failed
 
+.PHONY: sim-mutants
+sim-mutants: ## Switch known bugs on, one at a time (MUTANT: names that contain it): the simulator must find each within 2,000 seeds
+	go test -tags mutants ./ops/sim -count=1 -timeout 0 -run '^TestMutants$$' -args -mutant '$(MUTANT)'
+
 .PHONY: bench
 bench: ## Load an endpoint (ENDPOINTS, default 127.0.0.1:7420) and print pairs/s and latencies; ARGS are passed on
 	go run ./ops/bench --endpoints $${ENDPOINTS:-127.0.0.1:7420} $(ARGS)
