@@ -34,7 +34,7 @@ func TestMutants(t *testing.T) {
 		*all[name] = true
 		began, found := time.Now(), false
 		for k := range *withinFlag {
-			seed := *firstFlag + uint64(k)
+			seed := uint64(max(*firstFlag, 0) + int64(k))
 			var r Result
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) { r = runSeed(t, seed, nil) })
 			if len(r.Problems) > 0 {

@@ -225,3 +225,54 @@ func TestMinorityRefuses(t *testing.T) {
 	heal()
 	end(t, w)
 }
+
+// TestRefusalAfterGrant: the leader dies after it proposed an acquire, and the
+// next one, whose disk is nearly full, refuses it without a look at what the
+// first did. The holder that nobody knows of must not stay.
+func TestRefusalAfterGrant(t *testing.T) {
+	for seed := range uint64(10) {
+		w := scenario(t, Config{Seed: 40 + seed, Sync: 100 * us})
+		a := w.AddClient()
+		w.Lock(a.Open(5*second), excl("y", 0), 5*second).Release()
+		l := w.Leader(1)
+		for n := range 3 {
+			w.nodes[n].disk.low = n+1 != l
+		}
+		g := a.Session.Acquire(excl("x", Wait))
+		w.Run(second/1000 + Time(seed)*200*us)
+		w.Crash(l)
+		w.Run(4 * second)
+		g.Cancel()
+		g.Release()
+		w.Run(3 * second)
+		for n := range 3 {
+			w.nodes[n].disk.low = false
+		}
+		if left := w.heldOrQueued(); left != "" {
+			t.Fatalf("seed %d: %s", seed, left)
+		}
+		end(t, w)
+	}
+}
+
+// TestRepetitionAfterUnavailable: a unary acquire under the caller's request id
+// gets no answer through a gateway that is cut off from the leader, and is
+// repeated at another, which grants it. Nothing that the first one does later
+// takes the grant away.
+func TestRepetitionAfterUnavailable(t *testing.T) {
+	w := scenario(t, Config{Seed: 60, Gateways: 2})
+	a := w.AddClient()
+	u := a.openUnary(10 * second)
+	u.gw = 0
+	w.Run(second)
+	heal := w.CutOneWay(w.Gateway(1), w.Node(w.Leader(1)))
+	h := u.acquire(core.Request{Name: "x", Mode: lockv1.Mode_MODE_EXCLUSIVE, Wait: second}, true)
+	h.granted = func(*unaryHold) {}
+	w.Until(30*second, func() bool { return h.token != 0 || h.over })
+	heal()
+	w.Run(15 * second)
+	if h.token != 0 && w.heldOrQueued() == "" {
+		t.Fatal("the grant was taken away")
+	}
+	end(t, w)
+}

@@ -11,7 +11,7 @@ import (
 
 var (
 	seedsFlag  = flag.Int("seeds", 5, "how many seeds TestSeeds runs")
-	firstFlag  = flag.Uint64("first", 0, "the first seed")
+	firstFlag  = flag.Int64("first", -1, "the first seed; -1: drawn from the clock")
 	replayFlag = flag.Int64("replay", -1, "run this seed alone")
 	traceFlag  = flag.Bool("trace", false, "print everything that happens")
 	allFlag    = flag.Bool("all", false, "go on after a failure, and print each in a line")
@@ -59,7 +59,10 @@ func fail(t *testing.T, seed uint64, r Result) {
 }
 
 func TestSeeds(t *testing.T) {
-	first, n := *firstFlag, *seedsFlag
+	first, n := uint64(*firstFlag), *seedsFlag
+	if *firstFlag < 0 {
+		first = uint64(time.Now().UnixNano()) % (1 << 40)
+	}
 	if *replayFlag >= 0 {
 		first, n = uint64(*replayFlag), 1
 	}
