@@ -281,6 +281,9 @@ func (c *Core) unaryRefused(o *op, f *lockv1.Failure, now Time, out *Output) {
 		c.answer(cl, &lockv1.ReleaseResponse{}, nil, out)
 		return
 	}
+	if o.kind == opRelease && o.retried && reason(f) == ReasonTokenNotCurrent {
+		f = sessionEnded() // the registration that held it is not the present one
+	}
 	c.answer(cl, nil, f, out)
 }
 
@@ -291,6 +294,16 @@ func (c *Core) unaryRegistrationGone(o *op, now Time, out *Output) {
 		// The number was remembered from earlier calls and this acquire was
 		// refused before it had any effect: register anew, once.
 		cl.acquire.retried = true
+		o.over = false
+		o.reg = nil
+		c.submit(o, now, out)
+		return
+	}
+	if o.kind != opAcquire && !o.retried && (cl == nil || !cl.ended) {
+		// The number was remembered from earlier calls. Another gateway may have
+		// registered the session anew since, and what is to be given back is held
+		// there; to register tells the present number.
+		o.retried = true
 		o.over = false
 		o.reg = nil
 		c.submit(o, now, out)

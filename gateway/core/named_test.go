@@ -133,3 +133,55 @@ func TestRefusalOfARepetition(t *testing.T) {
 		}
 	}
 }
+
+// TestGivesBackUnderThePresentRegistration: the registration that this gateway
+// remembers has ended, another gateway registered the session anew and acquired
+// there. A release or a cancel by this one must reach that hold.
+func TestGivesBackUnderThePresentRegistration(t *testing.T) {
+	for _, by := range []string{"release", "cancel", "undelivered"} {
+		w := newSim(14, 1, 3)
+		w.boot()
+		s := w.openSession(t, 1)
+		id, _ := plainSessions{}.Verify(s)
+		g := w.call(t, 2, &lockv1.AcquireRequest{SessionId: s, Name: "x", RequestId: hexID(2)}).Response.(*lockv1.AcquireResponse)
+		if !g.Granted {
+			t.Fatal("not granted")
+		}
+		sh := w.shards[0]
+		for _, r := range sh.regs {
+			if r.live {
+				sh.end(r)
+			}
+		}
+		sh.next++
+		sh.regs[sh.next] = &mreg{num: sh.next, sess: id.Session, out: map[string]*outcome{}, live: true}
+		rid := make([]byte, 16)
+		rid[15] = 4 // hexID(3)
+		resp := sh.apply(&nodev1.Request{Op: &nodev1.Request_Acquire{Acquire: &nodev1.Acquire{Acting: &nodev1.Acting{Registration: sh.next},
+			Id: &nodev1.AcquireId{RequestId: rid}, Name: "y", Mode: lockv1.Mode_MODE_EXCLUSIVE}}})
+		token := resp.GetAcquire().GetGranted().GetToken()
+		if token == 0 {
+			t.Fatalf("%v", resp)
+		}
+		switch by {
+		case "release":
+			if a := w.call(t, 3, &lockv1.ReleaseRequest{SessionId: s, Name: "y", Token: token, RequestId: hexID(3)}); a.Failure != nil {
+				t.Errorf("release: %v", a.Failure)
+			}
+		case "cancel":
+			if a := w.call(t, 3, &lockv1.CancelRequest{SessionId: s, Name: "y", RequestId: hexID(3)}); a.Failure != nil {
+				t.Errorf("cancel: %v", a.Failure)
+			}
+		case "undelivered":
+			w.step(Input{Kind: CallUndelivered, Request: &lockv1.AcquireRequest{SessionId: s, Name: "y", RequestId: hexID(3)}})
+			w.settle()
+		}
+		w.checkEmpty(t)
+		// What was held under the ended registration is over.
+		if a := w.call(t, 5, &lockv1.ReleaseRequest{SessionId: s, Name: "x", Token: g.Token, RequestId: hexID(2)}); a.Failure == nil {
+			t.Errorf("%s: the release of a hold that is over was acknowledged", by)
+		}
+		w.settleFor(3 * time.Minute)
+		w.checkNoLeaks(t)
+	}
+}

@@ -29,9 +29,11 @@ type op struct {
 	p     acquireParams
 	call  *call // unary; nil for background cancels
 	// told: the client has heard that it waits.
-	told   bool
-	over   bool
-	giveUp timer // cancels in the background
+	told bool
+	over bool
+	// retried: its registration had ended, and it was submitted under another.
+	retried bool
+	giveUp  timer // cancels in the background
 	// withdrawn is why an acquire was refused whose earlier sending may have
 	// been applied: a Cancel in its place is under way, and then this is the
 	// answer.
