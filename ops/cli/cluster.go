@@ -121,7 +121,7 @@ func newClusterStatus(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Say in words how the cluster is",
-		Long:  example("mortise cluster status") + "Says what is wrong, if anything. Exit code 69 if a shard has no leader.\n",
+		Long:  example("mortise cluster status") + "Says in words what is wrong, if anything. A shard without a leader counts as a\ncluster without quorum.\n" + exits(69),
 		Args:  exactArgs(0, "no argument"),
 	}
 	a.reading(c)
@@ -175,7 +175,7 @@ func newNodeLs(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "ls",
 		Short:   "List nodes",
-		Long:    example("mortise node ls -o json") + "Lists the nodes of the map with what each says of itself.\n",
+		Long:    example("mortise node ls -o json") + "Lists the nodes of the placement map, each with what it says of itself. LEADS is\nthe replicas that lead, of all that the node has.\n" + exits(69),
 		Aliases: []string{"list"},
 		Args:    exactArgs(0, "no argument"),
 	}
@@ -206,7 +206,7 @@ func newShardLs(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "ls",
 		Short:   "List shards",
-		Long:    example("mortise shard ls -o json") + "Lists shards with their leaders and replicas. Shard 0 is the meta shard.\n",
+		Long:    example("mortise shard ls -o json") + "Lists the Raft groups with their leaders and replicas. Shard 0 is the meta shard,\nwhich holds the placement map; the others hold the locks, each those whose names\nhash to it. NODES are the nodes with a replica.\n" + exits(69),
 		Aliases: []string{"list"},
 		Args:    exactArgs(0, "no argument"),
 	}
@@ -236,7 +236,7 @@ func newShardTransfer(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "transfer-leader SHARD --to NODE",
 		Short: "Move a shard's leadership to another node",
-		Long:  example("mortise shard transfer-leader 3 --to n2") + "Moves the leadership. Holders and waiters notice nothing but a pause of\nmilliseconds. The node is named by name or id.\n",
+		Long:  example("mortise shard transfer-leader 3 --to n2") + "Moves the leadership. Holders and waiters notice nothing but a pause of\nmilliseconds. The node must have a replica of the shard; it is named by name or\nid, as mortise node ls shows them.\n" + exits(66, 69),
 		Args:  exactArgs(1, "one shard id"),
 	}
 	a.asking(c)

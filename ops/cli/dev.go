@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -45,8 +46,9 @@ serves. Without --data everything is gone at the end; --data with a cluster in
 it continues that cluster. With --processes each node is a process of its own:
 its process id is in DATA/NODE/pid and its command line is printed, so that it
 can be killed and started again; dev itself restarts none. The gateway at --grpc
-and --http is in dev's own process and stays up throughout. INT or TERM ends
-everything.
+and --http is in dev's own process and stays up throughout. INT, TERM or HUP ends
+everything, nodes started again by hand included. If dev itself is killed, the
+nodes that it started stop by themselves.
 `,
 		GroupID: "run",
 		Args:    exactArgs(0, "no argument"),
@@ -60,7 +62,7 @@ everything.
 	fl.StringVar(&f.data, "data", "", "the folder to keep everything in; unset: a temporary one, removed at the end")
 	fl.StringVar(&f.grpc, "grpc", defaultEndpoint, "where clients reach the cluster by gRPC, host:port")
 	fl.StringVar(&f.http, "http", "127.0.0.1:7421", "the same for HTTP/JSON")
-	fl.StringSliceVar(&f.strictOnly, "strict-only", nil, "patterns of names that are barred from the fast tier (which is off, so all are)")
+	fl.StringSliceVar(&f.strictOnly, "strict-only", nil, "has no effect yet: patterns of names for which tier fast will be refused; there is no fast tier so far, and it is refused for all names")
 	return c
 }
 
@@ -92,7 +94,10 @@ func (a *app) dev(ctx context.Context, f *devFlags) (err error) {
 	if err := f.check(); err != nil {
 		return err
 	}
-	ctx, stop := a.untilSignal(ctx)
+	if len(f.strictOnly) > 0 {
+		a.sayf("--strict-only has no effect yet: there is no fast tier, and every lock is strict")
+	}
+	ctx, stop := a.untilSignal(ctx, nil)
 	defer stop()
 	if f.data == "" {
 		if f.data, err = os.MkdirTemp("", "mortise-dev-"); err != nil {
@@ -263,19 +268,35 @@ func (a *app) startProcesses(nodes []*devNode) (<-chan error, error) {
 		}
 		n.cmd = exec.Command(a.Self, "server", "run", "--config", n.file)
 		n.cmd.Stderr, n.cmd.Stdout = n.log, n.log
-		// Ctrl-C at the terminal is for dev, which then stops them in order.
-		n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		if err := n.cmd.Start(); err != nil {
+		n.cmd.SysProcAttr = childAttributes()
+		if err := startChild(n.cmd); err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.name, err)
 		}
 		if err := os.WriteFile(n.loaded.PIDFile, fmt.Appendf(nil, "%d\n", n.cmd.Process.Pid), 0o600); err != nil {
 			return nil, err
 		}
 		fmt.Fprintf(a.Out, "node %s: %s server run --config %s\n", n.name, a.Self, n.file)
-		go n.cmd.Wait() // so that a killed one leaves no zombie
 	}
 	// A node that ends is the user's business: it can be started again.
 	return nil, nil
+}
+
+// startChild starts a process and waits for it in the background, so that a
+// killed one leaves no zombie.
+func startChild(cmd *exec.Cmd) error {
+	started := make(chan error)
+	go func() {
+		// The parent-death signal comes when the thread that forked ends, not the
+		// process: that thread must last as long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // how a node ends is the user's business
+		}
+	}()
+	return <-started
 }
 
 // stopProcesses stops the nodes, also those that were started again by hand.

@@ -80,7 +80,7 @@ func newLockLs(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "ls [PREFIX]",
 		Short:   "List the locks in use",
-		Long:    example("mortise lock ls invoice/ -o json") + "Lists the locks that are held, waited for or delayed, in order of name.\n",
+		Long:    example("mortise lock ls invoice/ -o json") + "Lists the locks that are held, waited for or delayed, in order of name; with a\nprefix, those whose names begin with it.\n" + exits(69),
 		Aliases: []string{"list"},
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -138,7 +138,7 @@ func newLockShow(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show who holds a lock and who waits",
-		Long:  example("mortise lock show invoice/7") + "Shows holders and queue, linearizably. Exit code 66 if the lock is free.\n",
+		Long:  example("mortise lock show invoice/7") + "Shows who holds the lock and who waits for it, as of now (a linearizable read). A\nlock that is free is shown as such, with exit code 66.\n" + exits(66, 69),
 		Args:  exactArgs(1, "one name"),
 	}
 	a.reading(c)
@@ -170,7 +170,7 @@ func newLockWatch(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "watch NAME",
 		Short: "Show a lock whenever it changes",
-		Long:  example("mortise lock watch invoice/7 -o json") + "Looks at the lock again and again and shows it when its holders or queue changed.\nOne JSON line per change with -o json.\n",
+		Long:  example("mortise lock watch invoice/7 -o json") + "Looks at the lock again and again and shows it when its holders or queue changed.\nOne JSON line per change with -o json. Ends with INT, TERM or HUP.\n" + exits(69),
 		Args:  exactArgs(1, "one name"),
 	}
 	a.reading(c)
@@ -179,7 +179,7 @@ func newLockWatch(a *app) *cobra.Command {
 		if every < 100*time.Millisecond {
 			return usagef("mortise lock watch --interval 500ms NAME", "--interval must be 100ms or more; %v is not", every)
 		}
-		ctx, stop := a.untilSignal(cmd.Context())
+		ctx, stop := a.untilSignal(cmd.Context(), nil)
 		defer stop()
 		last := ""
 		for {
@@ -235,8 +235,9 @@ func newLockRelease(a *app) *cobra.Command {
 		Short: "End a hold against its holder's will",
 		Long: example("mortise lock release --force --reason 'worker 17 is gone' invoice/7") + `Ends every hold of the lock, or the one with --token. The holder is told, but it
 may still be running, and until it hears of it, it goes on: only a store that
-checks fencing tokens refuses its writes. The release is logged for audit.
-`,
+checks fencing tokens refuses its writes. The release is logged for audit. It
+shows what it is about to end and asks, unless --yes.
+` + exits(66, 69),
 		Args: exactArgs(1, "one name"),
 	}
 	a.asking(c)

@@ -30,8 +30,8 @@ the deadline less --grace, KILL at the deadline; the exit code is then 80. Its
 environment has MORTISE_LOCK, MORTISE_TOKEN (the fencing token: give it to the
 store), MORTISE_SEQUENCER, and MORTISE_DEADLINE_FILE, a file whose time is the
 present deadline. INT, TERM, HUP, QUIT, USR1, USR2 and WINCH are passed on.
-Otherwise the exit code is the command's own; see mortise help exit-codes.
-`,
+Otherwise the exit code is the command's own, or 128 + n if signal n killed it.
+` + exits(69, 75, 77, 80, 125, 126, 127),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 || cmd.ArgsLenAtDash() != 1 {
 				return usagef("mortise lock run NAME -- COMMAND", "mortise lock run takes one name, then -- and a command")
@@ -41,7 +41,7 @@ Otherwise the exit code is the command's own; see mortise help exit-codes.
 	}
 	f.add(c)
 	c.Flags().DurationVar(&grace, "grace", 2*time.Second, "time between TERM and KILL when the lease ends")
-	c.Flags().DurationVar(&maxHold, "max-hold", 0, "stop the command after this time; 0: never")
+	c.Flags().DurationVar(&maxHold, "max-hold", 0, "stop the command after this time, such as 1h; 0: never")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		r, err := f.request(cmd, args[0])
 		switch {
@@ -171,10 +171,13 @@ func newLockHold(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "hold NAME",
 		Short: "Hold a lock until standard input ends or a signal comes",
-		Long: example("mortise lock hold --ttl 10s invoice/7") + `Acquires the lock, prints the grant as one JSON line, and holds until standard
+		Long: example(`
+			mortise lock hold invoice/7                  # until Ctrl-D or Ctrl-C
+			sleep 60 | mortise lock hold invoice/7       # for a minute`) + `Acquires the lock, prints the grant as one JSON line, and holds until standard
 input ends or a signal comes; then releases. If the lock is lost meanwhile, it
-says so and exits with 80.
-`,
+says so and exits with 80. The line has name, token (the fencing token), mode,
+sequencer, lease_for_ms and pid.
+` + exits(69, 75, 77, 80),
 		Args: exactArgs(1, "one name"),
 	}
 	f.add(c)

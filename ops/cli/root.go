@@ -77,7 +77,12 @@ func newRoot(env *Env) *cobra.Command {
 			mortise dev                                  # a whole cluster to try out
 			mortise lock run invoice/7 -- ./pay.sh       # run a command while holding a lock
 			mortise lock ls`) +
-			"Mortise is a distributed lock service with fencing tokens.\n",
+			`Mortise is a distributed lock service. Whoever gets a lock also gets a fencing
+token, a number that only rises, by which a store can refuse the writes of a
+holder that no longer holds. Commands find the cluster by --endpoints, else by
+the variable MORTISE_ENDPOINTS, else at ` + defaultEndpoint + `. Durations are written
+with a unit: 500ms, 30s, 1h30m.
+`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		// A suggestion needs no more than two wrong letters.
@@ -104,6 +109,7 @@ func newRoot(env *Env) *cobra.Command {
 	)
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
+	ownWords(root)
 	return root
 }
 
@@ -126,16 +132,36 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	return nil
 }
 
+// ownWords makes the help of what cobra brings, and its lines about usage, like
+// the rest.
+func ownWords(root *cobra.Command) {
+	// A command that only holds others can't be run.
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Short = "Explain a command"
+			c.Long = example("mortise help lock run") + "Explains a command, as --help behind the command does. mortise help exit-codes\nlists what scripts may rely on.\n"
+		case "completion":
+			c.Short = "Print a script that completes commands in your shell"
+			c.Long = example("source <(mortise completion bash)") + "Prints a script by which a shell completes commands and flags. The help of each\nshell's command says where to put it.\n"
+			for _, shell := range c.Commands() {
+				shell.Short = "Print the script for " + shell.Name()
+			}
+		}
+	}
+}
+
 // groupOnly is the body of commands that only hold others.
 func groupOnly(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	near := ""
+	next := cmd.CommandPath() + " --help"
 	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		return usagef(cmd.CommandPath()+" "+s[0], "%s has no command %q", cmd.CommandPath(), args[0])
+		next = cmd.CommandPath() + " " + strings.Join(s, ", or "+cmd.CommandPath()+" ")
 	}
-	return usagef(cmd.CommandPath()+" --help"+near, "%s has no command %q", cmd.CommandPath(), args[0])
+	return usagef(next, "%s has no command %q", cmd.CommandPath(), args[0])
 }
 
 // group makes a command that only holds others.
@@ -153,13 +179,14 @@ func (a *app) reading(c *cobra.Command) *cobra.Command {
 
 // asking adds the flags of commands that ask a gateway something.
 func (a *app) asking(c *cobra.Command) *cobra.Command {
-	c.Flags().DurationVar(&a.timeout, "request-timeout", 10*time.Second, "give up after this time")
+	c.Flags().DurationVar(&a.timeout, "request-timeout", 10*time.Second, "give up after this time, such as 30s")
 	return c
 }
 
 // example puts examples first in a help text.
 func example(text string) string {
 	var b strings.Builder
+	b.WriteString("Examples:\n")
 	for line := range strings.SplitSeq(strings.Trim(text, "\n"), "\n") {
 		b.WriteString("  " + strings.TrimLeft(line, "\t") + "\n")
 	}

@@ -56,8 +56,11 @@ func newServerRun(a *app) *cobra.Command {
 		Short: "Run a node or a gateway until a signal",
 		Long: example("mortise server run --config /etc/mortise/n1.yaml") + `Runs a node (with its gateway) or a gateway alone, as the configuration says.
 TERM or INT stops it: clients are sent elsewhere, leaderships handed over, files
-closed. A second signal ends it at once, which loses nothing either.
-`,
+closed. A second one ends it at once, which loses nothing either. HUP makes it
+read the file again: what can change while it runs is applied (docs/config.md
+says which settings), and a log line names each setting that changed and each
+that needs a restart. A file with problems changes nothing; they are logged.
+` + exits(78),
 		Args: exactArgs(0, "no argument"),
 	}
 	s := a.sources(c)
@@ -66,14 +69,35 @@ closed. A second signal ends it at once, which loses nothing either.
 		if err != nil {
 			return err
 		}
-		return a.runServer(cmd.Context(), l)
+		return a.runServer(cmd.Context(), *s, l)
 	}
 	return c
 }
 
-func (a *app) runServer(ctx context.Context, l *config.Loaded) error {
-	log := server.Logger(l.Log, a.Err)
-	ctx, stop := a.untilSignal(ctx)
+func (a *app) runServer(ctx context.Context, s config.Sources, l *config.Loaded) error {
+	log, level := server.LeveledLogger(l.Log, a.Err)
+	reloads := server.NewReloads(s, l, log, level)
+	// Beside the signals: a file that can't be read for long must not keep TERM
+	// waiting. Signals that come meanwhile are one reload more.
+	hups := make(chan struct{}, 1)
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		for {
+			select {
+			case <-hups:
+				reloads.Reload()
+			case <-over:
+				return
+			}
+		}
+	}()
+	ctx, stop := a.untilSignal(ctx, func() {
+		select {
+		case hups <- struct{}{}:
+		default:
+		}
+	})
 	defer stop()
 	srv, err := server.Start(l, a.build().Version, log)
 	if err != nil {
@@ -95,14 +119,18 @@ func (a *app) runServer(ctx context.Context, l *config.Loaded) error {
 }
 
 // untilSignal returns a context that ends with the first INT, TERM or HUP. The
-// second one ends the process.
-func (a *app) untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+// second one ends the process. With hup, HUP calls that and ends nothing.
+func (a *app) untilSignal(ctx context.Context, hup func()) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		first := true
 		for s := range a.Signals {
 			n, ok := s.(syscall.Signal)
 			if !ok || (n != syscall.SIGINT && n != syscall.SIGTERM && n != syscall.SIGHUP) {
+				continue
+			}
+			if n == syscall.SIGHUP && hup != nil {
+				hup()
 				continue
 			}
 			if !first {
@@ -126,7 +154,7 @@ func newServerInit(a *app) *cobra.Command {
 that have joined by gossip (five replicas where there are five nodes, else
 three, spread over zones), and tells each node its part. If some node could not
 take its part, put it right and run the same again at the same endpoint.
-`,
+` + exits(69),
 		Args: exactArgs(0, "no argument"),
 	}
 	f := c.Flags()
@@ -162,7 +190,7 @@ func newServerCheck(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check-config --config FILE",
 		Short: "Report everything that is wrong with a configuration",
-		Long:  example("mortise server check-config --config n1.yaml") + "Reports all problems at once, with file and line. Exit code 78 if there are any.\n",
+		Long:  example("mortise server check-config --config n1.yaml") + "Reports all problems at once, with file and line, and changes nothing.\n" + exits(78),
 		Args:  exactArgs(0, "no argument"),
 	}
 	s := a.sources(c)
@@ -180,7 +208,7 @@ func newServerPrint(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "print-config --config FILE",
 		Short: "Show the configuration in force and where each value was written",
-		Long:  example("mortise server print-config --config n1.yaml") + "Shows the configuration in force: the file, the environment over it, flags over both.\n",
+		Long:  example("mortise server print-config --config n1.yaml") + "Shows the configuration that a server with the same file, environment and flags\nwould have. Flags win over the environment, the environment wins over the file.\n" + exits(78),
 		Args:  exactArgs(0, "no argument"),
 	}
 	s := a.sources(c)

@@ -31,7 +31,7 @@ func newSessionLs(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "ls",
 		Short:   "List live sessions",
-		Long:    example("mortise session ls --client payouts-") + "Lists sessions that are registered in at least one shard.\n",
+		Long:    example("mortise session ls --client payouts-") + "Lists live sessions that have asked for a lock at least once. HOLDS and WAITS are\nwhat they hold and wait for in all shards, SHARDS how many shards know them.\n" + exits(69),
 		Aliases: []string{"list"},
 		Args:    exactArgs(0, "no argument"),
 	}
@@ -65,7 +65,7 @@ func newSessionRevoke(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke --reason TEXT ID",
 		Short: "End a session from outside",
-		Long:  example("mortise session revoke --reason 'host is gone' 7f2c910000000000000000000000beef") + "Ends the session in every shard, like an expiry: all its locks pass on. The\nclient is told, but may still be running.\n",
+		Long:  example("mortise session revoke --reason 'host is gone' 7f2c910000000000000000000000beef") + "Ends the session in every shard, like an expiry: all its locks pass on. The\nclient is told, but may still be running. Session ids are those of mortise\nsession ls.\n" + exits(66, 69),
 		Args:  exactArgs(1, "one session id, as session ls shows it"),
 	}
 	a.asking(c)

@@ -40,7 +40,7 @@ func newVersion(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of this program",
-		Long:  example("mortise version") + "Shows the version of this program.\n",
+		Long:  example("mortise version -o json") + "Shows the version of this program, not of a cluster; for that see mortise node\nls -o json.\n",
 		Args:  exactArgs(0, "no argument"),
 		RunE: func(*cobra.Command, []string) error {
 			b := a.build()

@@ -13,6 +13,8 @@ type field struct {
 	path  string
 	index []int
 	typ   reflect.Type
+	// reloadable: tagged reload:"true"; a running process can take a new value.
+	reloadable bool
 }
 
 // fields lists every setting in the order of the struct.
@@ -27,7 +29,7 @@ func walk(t reflect.Type, prefix string, index []int) []field {
 			out = append(out, walk(f.Type, path+".", at)...)
 			continue
 		}
-		out = append(out, field{path, at, f.Type})
+		out = append(out, field{path, at, f.Type, f.Tag.Get("reload") == "true"})
 	}
 	return out
 }

@@ -35,6 +35,10 @@ One YAML file, given with ` + "`--config`" + `. Each setting can also come from 
 beside it or from ` + "`--set key=value`" + `; flags win over the environment, the environment wins over
 the file. ` + "`mortise server check-config`" + ` reports everything that is wrong at once, with file and
 line; ` + "`mortise server print-config`" + ` shows what is in force and where each value came from.
+
+A server that gets the signal HUP reads all of this again. Settings marked "Reloaded on HUP" are
+applied while it runs; for the others the log line that answers the signal says that they need a
+restart. A file with problems changes nothing, and the log says what they are.
 `)
 	defaults := Default()
 	if err := section(&b, structs, "Config", "", &defaults); err != nil {
@@ -71,7 +75,11 @@ func section(b *bytes.Buffer, structs map[string]*ast.StructType, name, prefix s
 		default:
 			value = "`" + value + "`"
 		}
-		fmt.Fprintf(b, "\n### %s\n\n%s. Default: %s. Variable: `%s`.\n\n%s\n", path, capital(kindName(def.typ)), value, Env(path), text)
+		reload := ""
+		if def.reloadable {
+			reload = " Reloaded on HUP."
+		}
+		fmt.Fprintf(b, "\n### %s\n\n%s. Default: %s. Variable: `%s`.%s\n\n%s\n", path, capital(kindName(def.typ)), value, Env(path), reload, text)
 	}
 	return nil
 }

@@ -9,7 +9,8 @@ const (
 )
 
 // Config is everything a server can be told. The comments below are the
-// reference page.
+// reference page. A setting tagged reload:"true" takes a new value while the
+// process runs.
 type Config struct {
 	// What this process is: `node` hosts replicas, and serves clients too unless
 	// `gateway.enabled` is false; `gateway` serves clients only and finds the
@@ -120,7 +121,7 @@ type Gateway struct {
 // Log is about log lines.
 type Log struct {
 	// `debug`, `info`, `warn` or `error`.
-	Level string `yaml:"level"`
+	Level string `yaml:"level" reload:"true"`
 
 	// `text` or `json`.
 	Format string `yaml:"format"`
