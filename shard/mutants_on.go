@@ -2,7 +2,8 @@
 
 package shard
 
-// Known bugs, off until switched on.
+// Known bugs, off until switched on. mutantOldAttachment also forgets cancels of
+// acquires not seen yet: they alone would make up for it.
 var (
 	mutantRebuiltToken       bool
 	mutantNoDedup            bool

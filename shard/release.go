@@ -201,7 +201,7 @@ func (m *Machine) cancelUnseen(slot uint32, c *Command, hash uint64, res *Result
 		res.Status = StatusNotOwner
 		return
 	}
-	if mutantUnseenCancel {
+	if mutantUnseenCancel || mutantOldAttachment {
 		return
 	}
 	if !m.spareOutcome(slot) {

@@ -46,6 +46,8 @@ type node struct {
 	// crashIn, when above 0, counts carried out steps until the process dies
 	// after the stage crashStage of one.
 	crashIn, crashStage int
+	// votes, when above 0, counts votes that it gives until it dies.
+	votes int
 }
 
 // loop runs one worker.
@@ -216,7 +218,7 @@ func (l *loop) carryOut(out *worker.Output, dieAfter int) {
 	if len(out.Messages) > 0 {
 		n.sendAll(out.Messages)
 	}
-	if die(stageSent) {
+	if die(stageSent) || n.voted(out.Messages) {
 		return
 	}
 	if len(out.Appends) > 0 {
@@ -258,6 +260,20 @@ func (l *loop) carryOut(out *worker.Output, dieAfter int) {
 	if n.draining && !slices.ContainsFunc(n.loops, func(l *loop) bool { return !l.drained }) {
 		n.stopped()
 	}
+}
+
+// voted: it gave the vote after which it is to die, for a moment.
+func (n *node) voted(msgs []worker.RaftMessage) bool {
+	for i := range msgs {
+		if m := msgs[i].Msg; n.votes > 0 && m.GetType() == raftpb.MsgVoteResp && !m.GetReject() {
+			if n.votes--; n.votes == 0 {
+				n.crash(false)
+				n.w.stay(ms+n.w.upTo(60*ms), n.restart)
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // sample tells the history the state's hash at some indexes, the same on all

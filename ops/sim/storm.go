@@ -45,14 +45,15 @@ const (
 	FaultWallClock
 	FaultTransfer
 	FaultDrain
-	FaultBrink // a lease about to end, and a leader change at that moment
+	FaultBrink      // a lease about to end, and a leader change at that moment
+	FaultSwingVoter // the one whose vote decides dies right after it voted
 	faults
 )
 
 var faultNames = [faults]string{"crash", "crash within a step", "host lost without a word", "power loss of all", "short pause", "pause longer than a lease",
 	"suspended host", "paused client", "suspended client", "paused gateway", "partition", "one-way partition", "client cut off", "gateway cut off", "slow link",
 	"broken stream", "lost raft frame", "doubled raft frame", "slow disk", "stuck disk", "failed sync", "disk nearly full", "disk full", "damaged disk",
-	"damaged snapshot transfer", "wiped disk", "gateway death", "client death", "wall clock jump", "leader transfer", "drained node", "leader change at a lease's end"}
+	"damaged snapshot transfer", "wiped disk", "gateway death", "client death", "wall clock jump", "leader transfer", "drained node", "leader change at a lease's end", "death of a swing voter"}
 
 func (f Fault) String() string { return faultNames[f] }
 
@@ -406,6 +407,10 @@ func (w *World) inject(f Fault) {
 		if !w.brink() {
 			return
 		}
+	case FaultSwingVoter:
+		if !w.swingVoter() {
+			return
+		}
 	case FaultRaftDrop, FaultRaftDup, FaultDamagedTransfer:
 		return // parts of frames
 	}
@@ -443,6 +448,40 @@ func (w *World) brink() bool {
 			w.stay(ms+w.upTo(2*second), l.restart)
 		})
 	}
+	return true
+}
+
+// swingVoter splits all nodes but one leader into halves that don't hear each
+// other, so that the leader's vote decides; it dies, and dies again right after
+// it has voted, each time for a moment only.
+func (w *World) swingVoter() bool {
+	l := w.leader(shard.ID(w.rng.IntN(w.cfg.Shards + 1)))
+	if l == nil || w.lost() > 0 {
+		return false
+	}
+	var others []*node
+	for _, n := range w.nodes {
+		if n != l {
+			others = append(others, n)
+		}
+	}
+	w.rng.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	half := len(others) / 2
+	cut := func(by int16) {
+		for _, a := range others[:half] {
+			for _, b := range others[half:] {
+				w.net.cutOneWay(a.p.id, b.p.id, by)
+				w.net.cutOneWay(b.p.id, a.p.id, by)
+			}
+		}
+	}
+	cut(1)
+	w.stay(2*second+w.upTo(4*second), func() { cut(-1) })
+	l.crash(false)
+	w.stay(10*ms+w.upTo(500*ms), func() {
+		l.restart()
+		l.votes = 1 + w.rng.IntN(2*w.cfg.Shards)
+	})
 	return true
 }
 
