@@ -27,7 +27,9 @@ FUZZTIME := 20s
 # Packages that are tested apart from the others: checks of the tree, real
 # processes, and those that have no concurrency of their own while the race
 # detector would cost minutes (an SQL engine to compile, simulated seeds).
-APART := /ops/(lint|e2e|demo|sim)$$|/sdk/fence$$
+APART := /ops/(lint|e2e|chaos|demo|sim)$$|/sdk/fence$$
+# Length of the storm of `make chaos`.
+DURATION := 5m
 # Seeds of the simulator in one `make test`, new ones each time.
 TEST_SEEDS := 200
 
@@ -55,7 +57,7 @@ test: deps tools build ## Check everything: house rules, unit tests with -race, 
 	  go test -json -timeout $(UNIT_TIMEOUT) ./sdk/fence || failed=1; \
 	  go test -json -count=1 -timeout $(UNIT_TIMEOUT) ./ops/sim -args -seeds $(TEST_SEEDS) || failed=1; \
 	  $(subst go test,go test -json,$(RACE)) -timeout $(UNIT_TIMEOUT) $$units || failed=1; \
-	  MORTISE_BIN=$(CURDIR)/bin/mortise go test -json -count=1 -timeout $(E2E_TIMEOUT) ./ops/e2e || failed=1; \
+	  MORTISE_BIN=$(CURDIR)/bin/mortise go test -json -count=1 -timeout $(E2E_TIMEOUT) -p 1 ./ops/e2e ./ops/chaos || failed=1; \
 	  exit $$failed ) | go run ./ops/testreport
 
 .PHONY: unit
@@ -102,6 +104,10 @@ sim: ## Live through SEEDS (1000) runs of a simulated cluster with faults, from 
 	  pids="$$pids $$!"; left=$$(( left - n )); first=$$(( first + n )); done; \
 	for p in $$pids; do wait $$p || failed=1; done; exit $$failed
 
+.PHONY: chaos
+chaos: build ## Break a cluster of real processes in network namespaces for DURATION (5m) and judge its clients' history (needs root)
+	MORTISE_BIN=$(CURDIR)/bin/mortise go test -count=1 -v -timeout 0 ./ops/chaos -args -duration $(DURATION) $(ARGS)
+
 .PHONY: sim-mutants
 sim-mutants: ## Switch known bugs on, one at a time (MUTANT: names that contain it): the simulator must find each within 2,000 seeds
 	go test -tags mutants ./ops/sim -count=1 -timeout 0 -run '^TestMutants$$' -args -mutant '$(MUTANT)'
@@ -129,6 +135,7 @@ $(BIN)/.buf: tools/buf/go.mod tools/buf/go.sum
 deps: ## Install the Debian packages that the tests need, if they are missing (needs root)
 	@need=""; \
 	command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || need="$$need postgresql"; \
+	command -v ip >/dev/null && command -v tc >/dev/null || need="$$need iproute2"; \
 	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
 	if [ -z "$$need" ]; then exit 0; fi; \
 	if ! command -v apt-get >/dev/null; then echo "please install:$$need" >&2; exit 1; fi; \
