@@ -77,6 +77,7 @@ type shardRow struct {
 
 // view is a status as rows.
 func view(st *placementv1.ClusterStatusResponse) (nodes []nodeRow, shards []shardRow) {
+	nodes, shards = []nodeRow{}, []shardRow{} // an empty list in JSON, not null
 	names := map[uint64]string{}
 	said := map[uint64]*placementv1.NodeStatus{}
 	for _, s := range st.Nodes {
@@ -96,7 +97,7 @@ func view(st *placementv1.ClusterStatusResponse) (nodes []nodeRow, shards []shar
 		nodes = append(nodes, r)
 	}
 	for _, m := range st.Map.Shards {
-		row := shardRow{ID: m.Id, Region: m.Region}
+		row := shardRow{ID: m.Id, Region: m.Region, Replicas: []replicaRow{}}
 		for _, rep := range m.Replicas {
 			r := replicaRow{Replica: rep.Id, Node: names[rep.Node], Role: "UNREACHABLE"}
 			for _, x := range said[rep.Node].GetReplicas() {
@@ -188,14 +189,14 @@ func newNodeLs(a *app) *cobra.Command {
 		nodes, _ := view(st)
 		var table [][]string
 		for _, n := range nodes {
-			state := "up"
+			state, pid, leads, fsync := "up", fmt.Sprint(n.PID), fmt.Sprintf("%d/%d", n.Leaders, n.Replicas), (time.Duration(n.FsyncP99US) * time.Microsecond).String()
 			if !n.Reachable {
-				state = "down"
+				state, pid, leads, fsync = "down", "-", "-", "-"
 			} else if n.LowOnSpace {
 				state = "full"
 			}
 			table = append(table, []string{fmt.Sprint(n.ID), n.Name, n.Region, orDash(n.Zone), state, n.Address, orDash(n.GatewayAddress), orDash(n.HTTPAddress),
-				fmt.Sprint(n.PID), fmt.Sprintf("%d/%d", n.Leaders, n.Replicas), (time.Duration(n.FsyncP99US) * time.Microsecond).String()})
+				pid, leads, fsync})
 		}
 		return a.print(map[string]any{"nodes": nodes}, "ID NAME REGION ZONE STATE ADDRESS GATEWAY HTTP PID LEADS FSYNC-P99", table)
 	}

@@ -3,10 +3,10 @@ package cli
 import (
 	"bufio"
 	"errors"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 var errNotConfirmed = errors.New("nothing was changed")
@@ -18,7 +18,7 @@ func (a *app) confirm(cmd *cobra.Command, yes bool, plan string) error {
 	if yes {
 		return nil
 	}
-	if info, err := a.In.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+	if _, err := unix.IoctlGetWinsize(int(a.In.Fd()), unix.TIOCGWINSZ); err != nil {
 		return usagef("the same with --yes", "%s changes something and there is no terminal to ask at", cmd.CommandPath())
 	}
 	a.Err.Write([]byte("Go on? [y/N] "))

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,8 @@ import (
 	"github.com/mortise-lock/mortise/ops/server"
 	placementv1 "github.com/mortise-lock/mortise/proto/mortise/placement/v1"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // devFlags are what mortise dev is told.
@@ -55,7 +58,7 @@ nodes that it started stop by themselves.
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.dev(cmd.Context(), f) },
 	}
 	fl := c.Flags()
-	fl.IntVar(&f.nodes, "nodes", 3, "nodes: 1, 3, or more; spread over three zones in turn")
+	fl.IntVar(&f.nodes, "nodes", 3, "nodes: 1, or 3 to 64; spread over three zones in turn")
 	fl.Uint32Var(&f.shards, "shards", 16, "lock shards, 1 to 4096")
 	fl.StringSliceVar(&f.regions, "regions", []string{"main"}, "the region's name; more than one is not supported yet")
 	fl.BoolVar(&f.processes, "processes", false, "run each node as a process of its own")
@@ -68,8 +71,9 @@ nodes that it started stop by themselves.
 
 func (f *devFlags) check() error {
 	switch {
-	case f.nodes < 1 || f.nodes > 64:
-		return usagef("mortise dev --nodes 3", "--nodes must be 1 to 64; %d is not", f.nodes)
+	case f.nodes < 1 || f.nodes > 64 || f.nodes == 2:
+		// With two, losing either one stops every lock: worse than one.
+		return usagef("mortise dev --nodes 3", "--nodes must be 1, or 3 to 64; %d is not", f.nodes)
 	case len(f.regions) != 1:
 		return usagef("mortise dev --regions eu", "--regions: one region is supported so far, %d are named", len(f.regions))
 	case f.shards < 1 || f.shards > 4096:
@@ -125,7 +129,9 @@ func (a *app) dev(ctx context.Context, f *devFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	front, err := server.Start(gwLoaded, a.build().Version, server.Logger(gw.Log, a.Err))
+	// Until the cluster is made, the gateway has nothing but that to warn of.
+	gwLog, gwLevel := server.LeveledLogger(config.Log{Level: "error", Format: gw.Log.Format}, a.Err)
+	front, err := server.Start(gwLoaded, a.build().Version, gwLog)
 	if err != nil {
 		return &Error{Err: err, Next: "mortise dev --grpc 127.0.0.1:PORT --http 127.0.0.1:PORT"}
 	}
@@ -153,6 +159,7 @@ func (a *app) dev(ctx context.Context, f *devFlags) (err error) {
 	if ctx.Err() != nil {
 		return nil
 	}
+	gwLevel.Set(slog.LevelWarn)
 	fmt.Fprintf(a.Out, "mortise is ready: gRPC %s, HTTP http://%s, %s, %s, data in %s (%v)\n", f.grpc, f.http,
 		plural(len(nodes), "node"), plural(int(f.shards), "shard"), f.data, time.Since(begun).Round(time.Millisecond))
 	select {
@@ -354,6 +361,9 @@ func (a *app) devInit(ctx context.Context, f *devFlags, first *devNode, front *s
 			_, last = placementv1.NewPlacementServiceClient(cc).Init(one, &placementv1.InitRequest{Nodes: &nodes, Shards: &f.shards})
 			cancel()
 			initialised = last == nil || alreadyInitialised(last)
+			if status.Code(last) == codes.InvalidArgument {
+				return &Error{Err: fmt.Errorf("the cluster can't be made: %s", status.Convert(last).Message())}
+			}
 		}
 		select {
 		case <-ctx.Done():

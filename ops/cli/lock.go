@@ -141,6 +141,8 @@ func (f *acquireFlags) request(cmd *cobra.Command, name string) (lockRequest, er
 		return r, usagef(path+" --timeout "+f.timeout.String()+" NAME", "--try does not wait, so --timeout has no use with it")
 	case f.timeout < 0:
 		return r, usagef(path+" --timeout 30s NAME", "--timeout must be 0 or more; %v is not", f.timeout)
+	case f.lockDelay < 0:
+		return r, usagef(path+" --lock-delay 5s NAME", "--lock-delay must be 0 or more; %v is not", f.lockDelay)
 	case f.ttl < time.Second || f.ttl > 10*time.Minute:
 		return r, usagef(path+" --ttl 10s NAME", "--ttl must be 1s to 10m; %v is not", f.ttl)
 	case f.busyCode < 0 || f.busyCode > 255:
@@ -181,18 +183,35 @@ func (a *app) take(ctx context.Context, f *acquireFlags, r lockRequest) (lockSou
 	}
 	held, err := src.acquire(wait, r)
 	if err != nil {
-		closeSource(src)
+		a.giveBack(src, nil, f.ttl)
 		return nil, nil, a.sdkError(err, f, r.name)
 	}
 	return src, held, nil
 }
 
-// closeSource ends the session, within a few seconds whatever happens.
-func closeSource(src lockSource) {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+// goodbye is how long giving back may take while the cluster might answer.
+const goodbye = 3 * time.Second
+
+// giveBack releases what is held, if anything, and ends the session. It takes
+// no longer than goodbye and the session's time to live, whatever happens to
+// the cluster: after that the service ends both by itself.
+func (a *app) giveBack(src lockSource, held heldLock, ttl time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), min(goodbye, ttl))
 	defer cancel()
-	// If it can't be told, the session expires.
-	_ = src.close(ctx)
+	if held != nil && held.Err() == nil {
+		released := make(chan error, 1)
+		go func() { released <- held.Release(ctx) }() // it may take a little longer than ctx
+		var err error
+		select {
+		case err = <-released:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if err != nil {
+			a.sayf("the lock could not be released and ends with its session: %v", err)
+		}
+	}
+	_ = src.close(ctx) // the session that can't be closed expires
 }
 
 // sdkError gives an error of the SDK its kind.

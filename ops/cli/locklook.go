@@ -62,7 +62,11 @@ func rowOf(d *lockv1.DescribeResponse) lockRow {
 // cells is a lock as table rows, one per holder.
 func (r lockRow) cells() [][]string {
 	if len(r.Holders) == 0 {
-		return [][]string{{r.Name, orDash(r.Mode), "-", "-", "-", fmt.Sprint(r.Waiters)}}
+		holder := "-"
+		if r.DelayedMS > 0 {
+			holder = "(nobody for " + ms(r.DelayedMS) + ": lock-delay)"
+		}
+		return [][]string{{r.Name, orDash(r.Mode), holder, "-", "-", fmt.Sprint(r.Waiters)}}
 	}
 	var out [][]string
 	for _, h := range r.Holders {

@@ -18,7 +18,7 @@ func newLockRun(a *app) *cobra.Command {
 	f := &acquireFlags{}
 	var grace, maxHold time.Duration
 	c := &cobra.Command{
-		Use:   "run NAME -- COMMAND [ARGUMENTS]",
+		Use:   "run [flags] NAME -- COMMAND [ARGUMENTS]",
 		Short: "Run a command while holding a lock",
 		Long: example(`
 			mortise lock run invoice/7 -- ./pay.sh
@@ -66,8 +66,7 @@ func (a *app) lockRun(ctx context.Context, f *acquireFlags, r lockRequest, argv 
 	if err != nil {
 		return err
 	}
-	defer closeSource(src)
-	defer a.release(held)
+	defer a.giveBack(src, held, f.ttl)
 	deadlines, err := os.CreateTemp("", "mortise-deadline-")
 	if err != nil {
 		return &Error{Kind: NotStarted, Err: err}
@@ -147,23 +146,10 @@ func (a *app) takeUntilSignal(ctx context.Context, f *acquireFlags, r lockReques
 		return nil, nil, &Error{Kind: Interrupted, Code: code, Err: interrupted(r.name, err)}
 	}
 	if err == nil && code != 0 {
-		a.release(held)
-		closeSource(src)
+		a.giveBack(src, held, f.ttl)
 		return nil, nil, &Error{Kind: Interrupted, Code: code}
 	}
 	return src, held, err
-}
-
-// release gives a lock back; what fails here ends with the session.
-func (a *app) release(held heldLock) {
-	if held.Err() != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
-	if err := held.Release(ctx); err != nil {
-		a.sayf("the lock could not be released and ends with its session: %v", err)
-	}
 }
 
 func newLockHold(a *app) *cobra.Command {
@@ -206,8 +192,7 @@ func (a *app) lockHold(ctx context.Context, f *acquireFlags, r lockRequest) erro
 	if err != nil {
 		return err
 	}
-	defer closeSource(src)
-	defer a.release(held)
+	defer a.giveBack(src, held, f.ttl)
 	if err := a.printJSON(grantLine{r.name, int64(held.Token()), held.Mode().String(), held.Sequencer(), time.Until(held.Deadline()).Milliseconds(), os.Getpid()}, ""); err != nil {
 		return &Error{Kind: Failed, Err: err}
 	}

@@ -15,6 +15,10 @@ import (
 // defaultEndpoint is where a gateway listens when nobody says otherwise.
 const defaultEndpoint = "127.0.0.1:7420"
 
+// nearEnough is how many wrong letters a suggestion may have. The library takes
+// it from each command on its own, not from the root.
+const nearEnough = 2
+
 // Env is what a command line has around it.
 type Env struct {
 	In       *os.File
@@ -83,10 +87,9 @@ holder that no longer holds. Commands find the cluster by --endpoints, else by
 the variable MORTISE_ENDPOINTS, else at ` + defaultEndpoint + `. Durations are written
 with a unit: 500ms, 30s, 1h30m.
 `,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		// A suggestion needs no more than two wrong letters.
-		SuggestionsMinimumDistance: 2,
+		SilenceUsage:               true,
+		SilenceErrors:              true,
+		SuggestionsMinimumDistance: nearEnough,
 		RunE:                       groupOnly,
 		Args:                       cobra.ArbitraryArgs,
 	}
@@ -115,19 +118,23 @@ with a unit: 500ms, 30s, 1h30m.
 
 // prepare checks what all commands share.
 func (a *app) prepare(cmd *cobra.Command) error {
+	from := "--endpoints"
 	if len(a.endpoints) == 0 {
-		a.endpoints = splitList(a.getenv("MORTISE_ENDPOINTS"))
+		a.endpoints, from = splitList(a.getenv("MORTISE_ENDPOINTS")), "MORTISE_ENDPOINTS"
 	}
 	if len(a.endpoints) == 0 {
 		a.endpoints = []string{defaultEndpoint}
 	}
 	for _, e := range a.endpoints {
 		if !isHostPort(e) {
-			return usagef(cmd.CommandPath()+" --endpoints "+defaultEndpoint, "--endpoints must be host:port, separated by commas; %q is not", e)
+			return usagef(cmd.CommandPath()+" --endpoints "+defaultEndpoint, "%s must be host:port, separated by commas; %q is not", from, e)
 		}
 	}
 	if cmd.Flags().Lookup("output") != nil && a.output != "table" && a.output != "json" {
 		return usagef(cmd.CommandPath()+" -o json", "-o must be table or json; %q is neither", a.output)
+	}
+	if cmd.Flags().Lookup("request-timeout") != nil && a.timeout <= 0 {
+		return usagef(cmd.CommandPath()+" --request-timeout 10s", "--request-timeout must be more than 0; %v is not", a.timeout)
 	}
 	return nil
 }
@@ -166,7 +173,8 @@ func groupOnly(cmd *cobra.Command, args []string) error {
 
 // group makes a command that only holds others.
 func group(use, short, id, examples string, children ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Long: example(examples) + short + ".\n", GroupID: id, RunE: groupOnly, Args: cobra.ArbitraryArgs}
+	c := &cobra.Command{Use: use, Short: short, Long: example(examples) + short + ".\n", GroupID: id, RunE: groupOnly, Args: cobra.ArbitraryArgs,
+		SuggestionsMinimumDistance: nearEnough}
 	c.AddCommand(children...)
 	return c
 }

@@ -16,6 +16,9 @@ func newSession(a *app) *cobra.Command {
 		newSessionLs(a), newSessionRevoke(a))
 }
 
+// maxSessions is the most that the service lists at once.
+const maxSessions = 10_000
+
 type sessionRow struct {
 	ID     string `json:"id"`
 	Client string `json:"client"`
@@ -39,6 +42,9 @@ func newSessionLs(a *app) *cobra.Command {
 	c.Flags().StringVar(&client, "client", "", "only clients whose name begins with this")
 	c.Flags().Uint32Var(&limit, "limit", 1000, "show at most this many, up to 10000")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if limit < 1 || limit > maxSessions {
+			return usagef("mortise session ls --limit 1000", "--limit must be 1 to %d; %d is not", maxSessions, limit)
+		}
 		r, err := call(cmd.Context(), a, "session ls", func(ctx context.Context, cc *grpc.ClientConn) (*lockv1.ListSessionsResponse, error) {
 			return locks(cc).ListSessions(ctx, &lockv1.ListSessionsRequest{ClientPrefix: client, MaxSessions: &limit})
 		})
