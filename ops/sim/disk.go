@@ -173,7 +173,8 @@ func (n *node) putSnapshot(s *worker.WriteSnapshot) (int64, error) {
 // snapTransfer is a snapshot on its way to a peer.
 type snapTransfer struct {
 	from, to *node
-	inc      uint64
+	inc      uint64 // of the sender
+	toInc    uint64
 	m        worker.RaftMessage
 	content  []byte
 	over     bool
@@ -209,18 +210,25 @@ func (n *node) sendSnapshot(m worker.RaftMessage) {
 		w.violate("W10", fmt.Sprintf("node %d shard %d sends a snapshot that can't be read: %v", n.id, m.Shard, err))
 		return
 	}
-	toInc := to.p.inc
-	w.after(30*second, func() { t.done(errors.New("timed out")) })
-	w.after(w.net.delay(n.p, to.p)+ms+w.upTo(w.cfg.SnapshotTime), func() {
-		switch {
-		case w.net.isCut(n.p.id, to.p.id):
-			// Swallowed; the deadline ends it.
-		case !to.p.up || to.p.inc != toInc || n.p.inc != t.inc:
-			t.done(errors.New("the peer went away"))
-		default:
-			to.p.whenAwake(false, t.receive)
-		}
-	})
+	t.toInc = to.p.inc
+	w.after(w.net.delay(n.p, to.p)+ms+w.upTo(w.cfg.SnapshotTime), func() { t.arrive(w.now + 13*second) })
+}
+
+// arrive lets the last frame wait for the end of a partition, like any other
+// stream between nodes.
+func (t *snapTransfer) arrive(until Time) {
+	w := t.from.w
+	switch {
+	case t.from.p.inc != t.inc:
+	case w.net.isCut(t.from.p.id, t.to.p.id) && w.now < until:
+		w.after(100*ms+w.upTo(100*ms), func() { t.arrive(until) })
+	case w.now >= until || !t.to.p.up || t.to.p.inc != t.toInc:
+		t.done(errors.New("the peer went away"))
+	default:
+		t.to.p.whenAwake(false, t.receive)
+		// A receiver that stands still is found dead after a while.
+		w.after(until-w.now, func() { t.done(errors.New("the peer is silent")) })
+	}
 }
 
 func (t *snapTransfer) receive() {
