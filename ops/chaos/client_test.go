@@ -215,6 +215,9 @@ func hold(stop context.Context, c *mortise.Client, r *recorder, o *orders, owner
 		lost := at - history.Time(time.Since(g.Deadline()))
 		belief.Kind, belief.At = history.BeliefEnds, min(at, lost)
 		r.record(belief)
+		if ask.Mode == history.Exclusive {
+			write(o.Store, r.index, name, uint64(g.Token())) // as one who does not look; the fence is for that
+		}
 		return
 	}
 	belief.Kind, belief.At = history.BeliefEnds, at

@@ -429,7 +429,7 @@ func (w *world) judge() {
 
 // save keeps a history that broke a promise.
 func (w *world) save(events []history.Event) {
-	f := os.Stdout
+	var f *os.File
 	var err error
 	if *keep != "" {
 		f, err = os.Create(*keep)
