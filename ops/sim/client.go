@@ -219,7 +219,7 @@ func (s *Session) flushSoon() {
 
 func (st *clientStream) connected(*conn) {
 	s := st.s
-	if s.streams[st.id] == st && !s.over {
+	if s.streams[st.id] == st { // also when the session is over: then it is dropped
 		s.do(func(now core.Time) { s.core.Connected(now, st.id, &s.out) })
 	}
 }

@@ -188,6 +188,9 @@ func (w *World) finish() {
 		w.stuck("liveness", fmt.Sprintf("sessions could not be closed within %v after the healing", closeWithin))
 		return
 	}
+	if w.tracing() {
+		w.every(second, func() { w.note(nil, "left: "+w.leftOver()) })
+	}
 	if !w.Until(longest+15*second, w.atBaseline) {
 		w.stuck("P6", "after all clients have gone: "+w.leftOver())
 		return

@@ -46,6 +46,7 @@ const (
 	FaultTransfer
 	FaultDrain
 	FaultBrink      // a lease about to end, and a leader change at that moment
+	FaultMinority   // a leader is cut off together with a gateway and clients
 	FaultSwingVoter // the one whose vote decides dies right after it voted
 	faults
 )
@@ -53,7 +54,7 @@ const (
 var faultNames = [faults]string{"crash", "crash within a step", "host lost without a word", "power loss of all", "short pause", "pause longer than a lease",
 	"suspended host", "paused client", "suspended client", "paused gateway", "partition", "one-way partition", "client cut off", "gateway cut off", "slow link",
 	"broken stream", "lost raft frame", "doubled raft frame", "slow disk", "stuck disk", "failed sync", "disk nearly full", "disk full", "damaged disk",
-	"damaged snapshot transfer", "wiped disk", "gateway death", "client death", "wall clock jump", "leader transfer", "drained node", "leader change at a lease's end", "death of a swing voter"}
+	"damaged snapshot transfer", "wiped disk", "gateway death", "client death", "wall clock jump", "leader transfer", "drained node", "leader change at a lease's end", "leader cut off with clients", "death of a swing voter"}
 
 func (f Fault) String() string { return faultNames[f] }
 
@@ -298,6 +299,18 @@ func (w *World) inject(f Fault) {
 		}
 		w.net.cutOneWay(a, b, 1)
 		w.stay(stay, func() { w.net.cutOneWay(a, b, -1) })
+	case FaultMinority:
+		l := w.leader(shard.ID(1 + w.rng.IntN(w.cfg.Shards)))
+		if l == nil {
+			return
+		}
+		hosts := []int{l.p.id, pick(w, w.gws).p.id}
+		for _, c := range w.Clients {
+			if w.rng.IntN(2) == 0 {
+				hosts = append(hosts, c.p.id)
+			}
+		}
+		w.stay(2*second+w.upTo(8*second), w.Cut(hosts...))
 	case FaultClientCut, FaultGatewayCut:
 		p := pick(w, w.gws).p
 		if f == FaultClientCut {
