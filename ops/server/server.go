@@ -32,13 +32,15 @@ type Server struct {
 	fatal   chan error
 	served  chan error // ends of listeners
 	running int
+	// registry has everything that /metrics shows.
+	registry *prometheus.Registry
 }
 
 // Start starts everything that the configuration names. When it returns
 // without an error all listeners are open.
 func Start(c *config.Loaded, version string, log *slog.Logger) (*Server, error) {
-	s := &Server{log: log, fatal: make(chan error, 1), served: make(chan error, 3)}
 	reg := prometheus.NewRegistry()
+	s := &Server{log: log, fatal: make(chan error, 1), served: make(chan error, 3), registry: reg}
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	patience := time.Now().Add(busyPatience)
 	awaitPorts(c, patience)
