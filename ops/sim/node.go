@@ -48,6 +48,8 @@ type node struct {
 	crashIn, crashStage int
 	// votes, when above 0, counts votes that it gives until it dies.
 	votes int
+	// onExpire, if set, runs when a proposal to expire somebody has left.
+	onExpire func(shard.ID)
 }
 
 // loop runs one worker.
@@ -220,6 +222,12 @@ func (l *loop) carryOut(out *worker.Output, dieAfter int) {
 	}
 	if die(stageSent) || n.voted(out.Messages) {
 		return
+	}
+	if n.onExpire != nil {
+		if id, ok := expires(out.Messages); ok {
+			n.onExpire(id)
+			return
+		}
 	}
 	if len(out.Appends) > 0 {
 		n.disk.submit(out.Appends)

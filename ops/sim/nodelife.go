@@ -45,7 +45,7 @@ func (n *node) start() error {
 		n.loops = append(n.loops, l)
 	}
 	n.started, n.tickedAt, n.rest = n.p.mono(), n.p.local(), 0
-	n.streams, n.crashIn, n.votes = nil, 0, 0
+	n.streams, n.crashIn, n.votes, n.onExpire = nil, 0, 0, nil
 	n.p.accept[exchangeConn] = n.acceptExchange
 	for i := range n.links {
 		for _, l := range n.links[i] {

@@ -47,6 +47,7 @@ const (
 	FaultDrain
 	FaultBrink      // a lease about to end, and a leader change at that moment
 	FaultMinority   // a leader is cut off together with a gateway and clients
+	FaultInherited  // a leader dies when it has proposed to expire somebody
 	FaultSwingVoter // the one whose vote decides dies right after it voted
 	faults
 )
@@ -54,7 +55,7 @@ const (
 var faultNames = [faults]string{"crash", "crash within a step", "host lost without a word", "power loss of all", "short pause", "pause longer than a lease",
 	"suspended host", "paused client", "suspended client", "paused gateway", "partition", "one-way partition", "client cut off", "gateway cut off", "slow link",
 	"broken stream", "lost raft frame", "doubled raft frame", "slow disk", "stuck disk", "failed sync", "disk nearly full", "disk full", "damaged disk",
-	"damaged snapshot transfer", "wiped disk", "gateway death", "client death", "wall clock jump", "leader transfer", "drained node", "leader change at a lease's end", "leader cut off with clients", "death of a swing voter"}
+	"damaged snapshot transfer", "wiped disk", "gateway death", "client death", "wall clock jump", "leader transfer", "drained node", "leader change at a lease's end", "leader cut off with clients", "inherited expiry", "death of a swing voter"}
 
 func (f Fault) String() string { return faultNames[f] }
 
@@ -113,12 +114,13 @@ func (s *storm) next() {
 }
 
 // stay undoes a fault after a while, or when the storm ends.
-func (w *World) stay(d Time, f func()) {
+func (w *World) stay(d Time, f func()) *repair {
 	r := &repair{f: f}
 	if w.storm != nil {
 		w.storm.undo = append(w.storm.undo, r)
 	}
 	w.after(d, r.run)
+	return r
 }
 
 func (r *repair) run() {
@@ -420,6 +422,10 @@ func (w *World) inject(f Fault) {
 		if !w.brink() {
 			return
 		}
+	case FaultInherited:
+		if !w.inherited() {
+			return
+		}
 	case FaultSwingVoter:
 		if !w.swingVoter() {
 			return
@@ -429,73 +435,6 @@ func (w *World) inject(f Fault) {
 	}
 	w.count(f)
 	w.record(history.Event{Kind: history.Fault, Client: -1, Node: n.idx, Note: f.String()})
-}
-
-// brink pauses a client for about its TTL, and changes leaders at about the end
-// of its leases.
-func (w *World) brink() bool {
-	if len(w.Clients) == 0 {
-		return false
-	}
-	c := pick(w, w.Clients)
-	if c.p.paused || !c.p.up || c.Session == nil {
-		return false
-	}
-	ttl := c.Session.core.TTL()
-	c.p.pause(false)
-	w.stay(ttl*9/10+w.upTo(ttl/5), c.p.resume)
-	for id := 1; id <= w.cfg.Shards; id++ {
-		w.after(ttl*8/10+w.upTo(ttl*3/10), func() {
-			if w.storm == nil {
-				return
-			}
-			l := w.leader(shard.ID(id))
-			if l == nil || w.rng.IntN(2) == 0 {
-				return
-			}
-			if w.rng.IntN(2) == 0 {
-				w.transfer(l, shard.ID(id), pick(w, w.nodes).id)
-				return
-			}
-			l.crash(false)
-			w.stay(ms+w.upTo(2*second), l.restart)
-		})
-	}
-	return true
-}
-
-// swingVoter splits all nodes but one leader into halves that don't hear each
-// other, so that the leader's vote decides; it dies, and dies again right after
-// it has voted, each time for a moment only.
-func (w *World) swingVoter() bool {
-	l := w.leader(shard.ID(w.rng.IntN(w.cfg.Shards + 1)))
-	if l == nil || w.lost() > 0 {
-		return false
-	}
-	var others []*node
-	for _, n := range w.nodes {
-		if n != l {
-			others = append(others, n)
-		}
-	}
-	w.rng.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
-	half := len(others) / 2
-	cut := func(by int16) {
-		for _, a := range others[:half] {
-			for _, b := range others[half:] {
-				w.net.cutOneWay(a.p.id, b.p.id, by)
-				w.net.cutOneWay(b.p.id, a.p.id, by)
-			}
-		}
-	}
-	cut(1)
-	w.stay(2*second+w.upTo(4*second), func() { cut(-1) })
-	l.crash(false)
-	w.stay(10*ms+w.upTo(500*ms), func() {
-		l.restart()
-		l.votes = 1 + w.rng.IntN(2*w.cfg.Shards)
-	})
-	return true
 }
 
 func (w *World) transfer(from *node, id shard.ID, to worker.NodeID) {
