@@ -15,6 +15,7 @@ var (
 	replayFlag = flag.Int64("replay", -1, "run this seed alone")
 	traceFlag  = flag.Bool("trace", false, "print everything that happens")
 	allFlag    = flag.Bool("all", false, "go on after a failure, and print each in a line")
+	onlyFlag   = flag.String("only", "", "only kinds of faults whose names contain this, in every seed")
 	tailFlag   = flag.Int("tail", 80, "lines of the trace that a failure prints")
 )
 
@@ -22,6 +23,14 @@ var (
 func runSeed(t *testing.T, seed uint64, trace func(string)) Result {
 	cryptotest.SetGlobalRandom(t, seed) // raft's election jitter
 	c := Swarm(seed)
+	if *onlyFlag != "" {
+		for f := range c.Storm.Weights {
+			c.Storm.Weights[f] = 0
+			if strings.Contains(faultNames[f], *onlyFlag) {
+				c.Storm.Weights[f] = 1
+			}
+		}
+	}
 	c.Trace = trace
 	return Run(c)
 }
