@@ -129,9 +129,16 @@ func (a *app) dev(ctx context.Context, f *devFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	// Until the cluster is made, the gateway has nothing but that to warn of.
-	gwLog, gwLevel := server.LeveledLogger(config.Log{Level: "error", Format: gw.Log.Format}, a.Err)
-	front, err := server.Start(gwLoaded, a.build().Version, gwLog)
+	// Until the cluster is made, and when it ends, gateways have nothing but that
+	// to warn of.
+	var levels []*slog.LevelVar
+	quiet := func(c config.Log) *slog.Logger {
+		c.Level = "error"
+		log, level := server.LeveledLogger(c, a.Err)
+		levels = append(levels, level)
+		return log
+	}
+	front, err := server.Start(gwLoaded, a.build().Version, quiet(gw.Log))
 	if err != nil {
 		return &Error{Err: err, Next: "mortise dev --grpc 127.0.0.1:PORT --http 127.0.0.1:PORT"}
 	}
@@ -147,7 +154,7 @@ func (a *app) dev(ctx context.Context, f *devFlags) (err error) {
 				err = errors.Join(err, s.Stop(context.Background()))
 			}
 		}()
-		running, ended, err = a.startInside(ctx, nodes)
+		running, ended, err = a.startInside(ctx, nodes, quiet)
 	}
 	if err != nil {
 		return &Error{Err: err}
@@ -159,11 +166,17 @@ func (a *app) dev(ctx context.Context, f *devFlags) (err error) {
 	if ctx.Err() != nil {
 		return nil
 	}
-	gwLevel.Set(slog.LevelWarn)
+	warn := func(at slog.Level) {
+		for _, l := range levels {
+			l.Set(at)
+		}
+	}
+	warn(slog.LevelWarn)
 	fmt.Fprintf(a.Out, "mortise is ready: gRPC %s, HTTP http://%s, %s, %s, data in %s (%v)\n", f.grpc, f.http,
 		plural(len(nodes), "node"), plural(int(f.shards), "shard"), f.data, time.Since(begun).Round(time.Millisecond))
 	select {
 	case <-ctx.Done():
+		warn(slog.LevelError) // of nodes that stop, nobody needs to be warned
 		return nil
 	case err := <-ended:
 		return &Error{Err: err}
@@ -247,12 +260,11 @@ func (f *devFlags) write(file string, c config.Config) (*config.Loaded, error) {
 	return config.Load(config.Sources{File: file})
 }
 
-// startInside runs all nodes in this process.
-func (a *app) startInside(ctx context.Context, nodes []*devNode) (running []*server.Server, ended <-chan error, err error) {
+// startInside runs all nodes in this process, with loggers made by logger.
+func (a *app) startInside(ctx context.Context, nodes []*devNode, logger func(config.Log) *slog.Logger) (running []*server.Server, ended <-chan error, err error) {
 	ends := make(chan error, len(nodes))
 	for _, n := range nodes {
-		n.loaded.Log.Level = "warn"
-		s, err := server.Start(n.loaded, a.build().Version, server.Logger(n.loaded.Log, a.Err).With("node", n.name))
+		s, err := server.Start(n.loaded, a.build().Version, logger(n.loaded.Log).With("node", n.name))
 		if err != nil {
 			return running, nil, fmt.Errorf("node %s: %w", n.name, err)
 		}

@@ -7,12 +7,6 @@ import (
 	"github.com/mortise-lock/mortise/ops/config"
 )
 
-// Logger makes the logger that a configuration asks for.
-func Logger(c config.Log, w io.Writer) *slog.Logger {
-	log, _ := LeveledLogger(c, w)
-	return log
-}
-
 // LeveledLogger makes the logger that a configuration asks for, and what sets
 // its level, and that of all loggers derived from it, at any time.
 func LeveledLogger(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
