@@ -188,9 +188,11 @@ func (w *World) finish() {
 		w.stuck("liveness", fmt.Sprintf("sessions could not be closed within %v after the healing", closeWithin))
 		return
 	}
-	if w.tracing() {
-		w.every(second, func() { w.note(nil, "left: "+w.leftOver()) })
-	}
+	w.every(second, func() { // also without a trace, so that the run is the same
+		if w.tracing() {
+			w.note(nil, "left: "+w.leftOver())
+		}
+	})
 	if !w.Until(longest+15*second, w.atBaseline) {
 		w.stuck("P6", "after all clients have gone: "+w.leftOver())
 		return

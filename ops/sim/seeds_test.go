@@ -143,3 +143,15 @@ func TestSame(t *testing.T) {
 		})
 	}
 }
+
+// TestTraceChangesNothing: a run that is traced is the run that was not.
+func TestTraceChangesNothing(t *testing.T) {
+	for seed := uint64(200); seed < 203; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			a, b := runSeed(t, seed, nil), runSeed(t, seed, func(string) {})
+			if a.Hash != b.Hash {
+				t.Fatalf("hashes %x and %x", a.Hash, b.Hash)
+			}
+		})
+	}
+}
