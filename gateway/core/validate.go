@@ -91,7 +91,7 @@ func checkAcquire(m acquireFields, permits, limit *uint32) (acquireParams, *lock
 	case lockv1.Tier_TIER_UNSPECIFIED, lockv1.Tier_TIER_STRICT:
 	case lockv1.Tier_TIER_FAST:
 		return p, fail(codes.FailedPrecondition, ReasonFastTierOff, "tier", "must be strict",
-			"the fast tier is off in this cluster; leave tier out or ask for strict")
+			"this version has no fast tier; leave tier out or ask for strict")
 	default:
 		return p, invalid("tier", fmt.Sprintf("must be strict (1) or fast (2) (is %d)", m.GetTier()))
 	}
