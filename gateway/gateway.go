@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 )
 
@@ -143,6 +144,10 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxClientFrame),
+		// A client whose host is gone is noticed by its silence, so that a waiting
+		// unary call keeps no dead session alive for long.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.MaxConcurrentStreams(100_000),
 		grpc.InitialWindowSize(1 << 20), grpc.InitialConnWindowSize(4 << 20),
 	}
@@ -156,7 +161,8 @@ func New(cfg Config) (*Gateway, error) {
 	lockv1.RegisterLockServiceServer(g.server, &service{g: g})
 	placementv1.RegisterPlacementServiceServer(g.server, &placementProxy{g: g})
 	reflection.Register(g.server)
-	g.http = &http.Server{Handler: g.HTTPHandler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+	g.http = &http.Server{Handler: g.HTTPHandler(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second,
+		WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, // the longest wait is 30 s
 		MaxHeaderBytes: 64 << 10, TLSConfig: cfg.TLS}
 	return g, nil
 }

@@ -59,11 +59,12 @@ func (t *callTable) remove(id core.CallID) {
 }
 
 func (t *callTable) deliver(a *core.Answer) {
+	// Under mu, so that who removes a call afterwards finds its answer; ch has
+	// room for it.
 	t.mu.Lock()
-	ch := t.calls[a.Call]
-	delete(t.calls, a.Call)
-	t.mu.Unlock()
-	if ch != nil {
+	defer t.mu.Unlock()
+	if ch := t.calls[a.Call]; ch != nil {
+		delete(t.calls, a.Call)
 		ch <- *a
 	}
 }
@@ -96,7 +97,13 @@ func (s *service) do(ctx context.Context, method string, req any, ownID bool) (r
 		}
 	case <-g.ctx.Done():
 		g.calls.remove(id)
-		err = status.Error(codes.Unavailable, "this gateway is stopping")
+		select {
+		case a := <-ch:
+			err = statusOf(a.Failure)
+			resp, answered = a.Response, true
+		default:
+			err = status.Error(codes.Unavailable, "this gateway is stopping")
+		}
 	}
 	g.metrics.called(method, status.Code(err), time.Since(began))
 	return resp, answered, err

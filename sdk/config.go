@@ -28,7 +28,7 @@ const (
 	// DefaultDriftPPM covers two clocks that are each 1% off, and a little.
 	DefaultDriftPPM = 21_000
 	// MaxPermits bounds Permits.Of.
-	MaxPermits = 1_000_000_000
+	MaxPermits = 1 << 20
 )
 
 // Config says how to reach the service and as whom.

@@ -12,6 +12,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
+// maxServerFrame bounds a message from a gateway.
+const maxServerFrame = 64 << 20
+
 // pool has one connection per gateway, shared by sessions and unary calls. A
 // connection that may be dead is replaced; its users leave it at their own
 // time.
@@ -41,6 +44,8 @@ func (p *pool) options() []grpc.DialOption {
 			Backoff: backoff.Config{BaseDelay: 25 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithDisableServiceConfig(),
+		// Lists of what a session has may be long.
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxServerFrame)),
 		grpc.WithDisableRetry(), // this package retries, and knows what is safe
 	}
 	if p.cfg.Credentials != nil {

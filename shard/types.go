@@ -39,7 +39,7 @@ const (
 // or renumber one.
 type Kind uint8
 
-// Kinds of commands; DESIGN and doc.go say what each does.
+// Kinds of commands; doc.go says what each does.
 const (
 	KindRegister     Kind = 1
 	KindAttach       Kind = 2

@@ -27,7 +27,7 @@ type renewal struct {
 // renewOp takes a client's heartbeat.
 func (c *Core) renewOp(st *stream, r *lockv1.RenewOp, now Time, out *Output) {
 	s := st.sess
-	s.renew.number, s.renew.arrived, s.renew.known = r.Number, now, r.Known
+	s.renew.number, s.renew.arrived, s.renew.known = r.Number, now, c.knownOnce(r.Known)
 	if st.state == streamLive && len(s.regs) == 0 && st.loc == nil {
 		// Registered nowhere, so there is no lease to renew.
 		st.emit(c, now, out, &lockv1.SessionEvent{Event: &lockv1.SessionEvent_Renewed{
@@ -35,6 +35,21 @@ func (c *Core) renewOp(st *stream, r *lockv1.RenewOp, now Time, out *Output) {
 		return
 	}
 	c.wantRenewal(s, now)
+}
+
+// knownOnce bounds what a client claims to know: an entry per shard of the map.
+func (c *Core) knownOnce(known []*lockv1.KnownEpoch) []*lockv1.KnownEpoch {
+	if len(known) <= 1 {
+		return known
+	}
+	seen := make(map[uint32]bool, len(c.shards))
+	return slices.DeleteFunc(known, func(k *lockv1.KnownEpoch) bool {
+		if seen[k.Shard] || c.shards[shardID(k.Shard)] == nil {
+			return true
+		}
+		seen[k.Shard] = true
+		return false
+	})
 }
 
 // wantRenewal puts the session's newest heartbeat on the list to forward.

@@ -65,8 +65,9 @@ type Config struct {
 }
 
 type handler struct {
-	cfg   Config
-	calls map[string]endpoint
+	origin *http.CrossOriginProtection
+	cfg    Config
+	calls  map[string]endpoint
 }
 
 // endpoint is one call.
@@ -77,7 +78,7 @@ type endpoint struct {
 
 // New returns the handler. It is safe for concurrent use.
 func New(cfg Config) http.Handler {
-	h := &handler{cfg: cfg}
+	h := &handler{cfg: cfg, origin: http.NewCrossOriginProtection()}
 	s := cfg.Service
 	h.calls = map[string]endpoint{
 		"OpenSession":   post(openSessionIn, s.OpenSession, openSessionOut),
@@ -129,6 +130,11 @@ func (h *handler) call(w http.ResponseWriter, r *http.Request) {
 	if r.Method != e.method {
 		w.Header().Set("Allow", e.method)
 		writeErrorStatus(w, http.StatusMethodNotAllowed, status.Errorf(codes.Unimplemented, "%s takes %s", r.URL.Path, e.method))
+		return
+	}
+	// A page from elsewhere in an operator's browser may not take or free locks.
+	if err := h.origin.Check(r); err != nil {
+		writeError(w, status.Errorf(codes.PermissionDenied, "requests of web pages from other origins are refused: %v", err))
 		return
 	}
 	e.serve(w, r)

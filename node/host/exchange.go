@@ -250,6 +250,14 @@ func (n *Node) readExchange(g grpc.BidiStreamingServer[nodev1.ExchangeRequest, n
 // route hands a frame's parts to the workers concerned, in order.
 func (n *Node) route(s *stream, f *nodev1.ExchangeRequest) {
 	loops := n.loops()
+	// Renewals first: requests may have to wait for room.
+	if len(f.Renew.GetRenewals()) > 0 {
+		for _, l := range loops {
+			l.post(func(in *worker.Input) {
+				in.Renewals = append(in.Renewals, worker.Renewals{Stream: s.id, Batch: f.Renew})
+			})
+		}
+	}
 	byLoop := make([][]worker.Request, len(loops))
 	for _, q := range f.Requests {
 		r := worker.Request{Stream: s.id, Req: q}
@@ -275,13 +283,6 @@ func (n *Node) route(s *stream, f *nodev1.ExchangeRequest) {
 	for i, rs := range byLoop {
 		if len(rs) > 0 {
 			loops[i].postRequests(rs)
-		}
-	}
-	if len(f.Renew.GetRenewals()) > 0 {
-		for _, l := range loops {
-			l.post(func(in *worker.Input) {
-				in.Renewals = append(in.Renewals, worker.Renewals{Stream: s.id, Batch: f.Renew})
-			})
 		}
 	}
 }

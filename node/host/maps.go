@@ -52,8 +52,9 @@ func (n *Node) followMap() {
 			if m.Generation != stored {
 				if err := n.saveMap(m); err != nil {
 					n.log.Warn("the placement map could not be kept on disk", "error", err)
+				} else {
+					stored = m.Generation
 				}
-				stored = m.Generation
 			}
 			if !n.hosts(m, 0) {
 				n.pullMap(m.Generation)

@@ -199,8 +199,9 @@ func (t *Transport) Send(messages []worker.RaftMessage) {
 			t.sendSnapshot(p, *m)
 			continue
 		}
+		// Also those without entries: one that overtook entries would be rejected.
 		class := classControl
-		if len(m.Msg.GetEntries()) > 0 {
+		if m.Msg.GetType() == raftpb.MsgApp {
 			class = classAppend
 		}
 		if p != nil && p.out[class].put(m) {

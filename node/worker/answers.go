@@ -45,11 +45,11 @@ func (r *replica) answer(p *proposal, o *op, res *shard.Result) {
 	resp := &nodev1.Response{Id: o.id}
 	switch o.kind {
 	case shard.KindRegister:
-		r.streams[res.Registration] = o.stream
+		r.speaks(res.Registration, o.stream)
 		resp.Result = &nodev1.Response_Register{Register: &nodev1.RegisterResult{
 			Registration: uint64(res.Registration), Epoch: res.Epoch, Attachment: res.Attachment}}
 	case shard.KindAttach:
-		r.streams[o.reg] = o.stream
+		r.speaks(o.reg, o.stream)
 		resp.Result = &nodev1.Response_Done{Done: &nodev1.Done{}}
 	case shard.KindCancel, shard.KindRelease:
 		resp.Result = &nodev1.Response_Done{Done: &nodev1.Done{}}
@@ -58,11 +58,18 @@ func (r *replica) answer(p *proposal, o *op, res *shard.Result) {
 	case shard.KindForceRelease:
 		resp.Result = &nodev1.Response_ForceRelease{ForceRelease: &lockv1.ForceReleaseResponse{Released: holders(res.EndedHolds)}}
 	case shard.KindAcquire:
-		r.streams[o.reg] = o.stream
+		r.speaks(o.reg, o.stream)
 		r.acquired(p, o, res)
 		return
 	}
 	r.w.respond(o.stream, resp)
+}
+
+// speaks: news of the registration goes to the stream from here on.
+func (r *replica) speaks(reg shard.Registration, s StreamID) {
+	if !r.w.isClosed(s) {
+		r.streams[reg] = s
+	}
 }
 
 // acquired tells the present truth of an acquire. A later duplicate takes the
@@ -71,7 +78,9 @@ func (r *replica) acquired(p *proposal, o *op, res *shard.Result) {
 	key := waitKey{o.reg, o.acq}
 	switch res.State {
 	case shard.AcquireWaiting:
-		r.waiters[key] = waiter{o.stream, o.id}
+		if !r.w.isClosed(o.stream) {
+			r.waiters[key] = waiter{o.stream, o.id}
+		}
 		r.answerAcquire(o, &nodev1.AcquireResult{State: &nodev1.AcquireResult_Waiting{Waiting: &lockv1.WaitingEvent{
 			Seq: o.acq.Seq, Position: uint64(max(res.Position, 0)), Shard: uint32(r.shard), Registration: uint64(o.reg), Holders: holders(res.Holders)}}})
 	case shard.AcquireGranted:

@@ -90,6 +90,8 @@ func (r *replica) overloaded(s StreamID, id uint64, limit string, value int) {
 var (
 	// ErrNotLeader: this node does not lead the shard; nothing was proposed.
 	ErrNotLeader = errors.New("this node does not lead the shard")
+	// ErrInvalid: the command can't be applied; nothing was proposed.
+	ErrInvalid = errors.New("no legal map command")
 	// ErrOverloaded: too much waits already; nothing was proposed.
 	ErrOverloaded = errors.New("too many proposals wait")
 	// ErrOutcomeUnknown: the leader lost its office before the entry applied.

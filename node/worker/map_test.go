@@ -2,6 +2,7 @@ package worker
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/mortise-lock/mortise/placement"
@@ -30,6 +31,10 @@ func TestMapProposal(t *testing.T) {
 	var rule *placement.RuleError
 	if p := propose(n, 2, placement.UpdateNode{Node: 77, Zone: new("z9")}); !errors.As(p.Err, &rule) || p.Map.GetGeneration() != 2 {
 		t.Fatalf("%+v", p)
+	}
+	// What no replica could apply never comes into the log.
+	if p := propose(n, 4, placement.UpdateNode{Node: 2, Zone: new(strings.Repeat("z", placement.MaxCommandBytes))}); !errors.Is(p.Err, ErrInvalid) {
+		t.Errorf("a command that is too long to be applied: %v, want ErrInvalid", p.Err)
 	}
 	if p := propose(s.nodes[int(n.id)%3], 3, placement.UpdateNode{Node: 2, Zone: new("z1")}); !errors.Is(p.Err, ErrNotLeader) {
 		t.Fatalf("%+v", p)

@@ -1,6 +1,9 @@
 package worker
 
 import (
+	"fmt"
+
+	"github.com/mortise-lock/mortise/placement"
 	"github.com/mortise-lock/mortise/shard"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -176,6 +179,12 @@ func (w *Worker) mapProposal(p *MapProposal) {
 	case len(r.queue) >= maxMapQueue:
 		w.out.MapProposed = append(w.out.MapProposed, MapProposed{ID: p.ID, Err: ErrOverloaded})
 	default:
+		// What can't be applied must not come into the log: every replica would
+		// stop at it, at each start again.
+		if _, err := placement.DecodeCommand(p.Data); err != nil {
+			w.out.MapProposed = append(w.out.MapProposed, MapProposed{ID: p.ID, Err: fmt.Errorf("%w: %w", ErrInvalid, err)})
+			return
+		}
 		r.load++
 		r.loadBytes += len(p.Data)
 		r.queue = append(r.queue, queued{op: op{mapID: p.ID}, data: p.Data})

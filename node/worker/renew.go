@@ -40,7 +40,7 @@ func (r *replica) renewal(s StreamID, n *nodev1.Renew, v *shard.RegistrationView
 	if superseded(n, v) || r.reads.size() >= r.w.cfg.Limits.Reads {
 		return // silence never renews
 	}
-	r.streams[v.Registration] = s
+	r.speaks(v.Registration, s)
 	it := readItem{stream: s, renew: n, session: v.Session, reg: v.Registration}
 	if mutantEarlyAck && !r.ready {
 		r.acknowledge(&it)

@@ -30,6 +30,11 @@ type Worker struct {
 	down map[NodeID]uint64
 	tick uint64
 
+	// closed are streams that ended lately: what came by one of them late must
+	// not take answers away from its successor. Bounded by maxClosed.
+	closed      map[StreamID]struct{}
+	closedOrder []StreamID
+
 	outcome   shard.Outcome
 	scratch   []byte
 	expired   []shard.Registration
@@ -133,6 +138,7 @@ func (w *Worker) Step(in *Input, out *Output) {
 		w.tickAll()
 	}
 	for _, s := range in.StreamsClosed {
+		w.close(s)
 		for _, r := range w.replicas {
 			r.streamClosed(s)
 		}
@@ -212,6 +218,25 @@ func (w *Worker) synced(a *logstore.Append) {
 		}
 	}
 	w.mark(r)
+}
+
+// maxClosed bounds the streams remembered as closed.
+const maxClosed = 4096
+
+func (w *Worker) close(s StreamID) {
+	if w.closed == nil {
+		w.closed = map[StreamID]struct{}{}
+	}
+	w.closed[s] = struct{}{}
+	if w.closedOrder = append(w.closedOrder, s); len(w.closedOrder) > maxClosed {
+		delete(w.closed, w.closedOrder[0])
+		w.closedOrder = w.closedOrder[1:]
+	}
+}
+
+func (w *Worker) isClosed(s StreamID) bool {
+	_, ok := w.closed[s]
+	return ok
 }
 
 func (w *Worker) tickAll() {
