@@ -248,13 +248,14 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	g.ready.Store(false)
 	g.loop.post(core.Input{Kind: core.Shutdown})
 	var err error
-	for g.clients.count() > 0 && err == nil {
+	// One pause at least: cancels are on their way to nodes.
+	for first := true; (first || g.clients.count() > 0) && err == nil; first = false {
 		select {
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-g.ctx.Done():
 			err = g.ctx.Err()
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 	if err == nil {

@@ -122,6 +122,7 @@ func (c *Core) Step(in *Input, now Time, out *Output) {
 		for _, id := range ids {
 			c.streams[id].emit(c, now, out, &lockv1.SessionEvent{Event: &lockv1.SessionEvent_GoAway{GoAway: &lockv1.GoAwayEvent{}}})
 		}
+		c.giveUpAcquires(now, out)
 	}
 }
 

@@ -56,7 +56,7 @@ func (c *Core) streamOpened(id StreamID, now Time, out *Output) {
 	st.beat.fire = func(now Time, out *Output) { c.streamBeat(st, now, out) }
 	st.settled.fire = func(now Time, out *Output) { c.endSettled(st, now, out) }
 	if c.stopping {
-		c.endStream(st, fail(codes.Unavailable, ReasonShuttingDown, "", "", "this gateway is stopping; use another one"), now, out)
+		c.endStream(st, stopping(), now, out)
 		return
 	}
 	if len(c.streams) > c.cfg.Limits.Streams {

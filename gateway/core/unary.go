@@ -45,6 +45,10 @@ func (c *Core) callStarted(in *Input, now Time, out *Output) {
 	}
 	cl.soft = cl.hard - min(time.Second, (cl.hard-now)/4)
 	c.calls[cl.id] = cl
+	if _, acquires := in.Request.(*lockv1.AcquireRequest); acquires && c.stopping {
+		c.answer(cl, nil, stopping(), out)
+		return
+	}
 	if len(c.calls) > c.cfg.Limits.Calls {
 		c.answer(cl, nil, limitReached("calls", c.cfg.Limits.Calls), out)
 		return
@@ -188,6 +192,27 @@ func (c *Core) callGone(cl *call, now Time, out *Output) {
 		cl.ops = nil
 	}
 	c.endCall(cl)
+}
+
+// giveUpAcquires gives up, while nodes still hear us, the acquires that nobody
+// could cancel once this gateway is gone: those under its own request ids.
+func (c *Core) giveUpAcquires(now Time, out *Output) {
+	ids := make([]CallID, 0, len(c.calls))
+	for id, cl := range c.calls {
+		if cl.acquire != nil && cl.acquire.ownID {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		cl := c.calls[id]
+		c.abandonAcquire(cl, now, out)
+		c.answer(cl, nil, stopping(), out)
+	}
+}
+
+func stopping() *lockv1.Failure {
+	return fail(codes.Unavailable, ReasonShuttingDown, "", "", "this gateway is stopping; use another one")
 }
 
 // background lets a cancel go on without a caller, for a bounded time (G8).
