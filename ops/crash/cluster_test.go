@@ -3,6 +3,7 @@ package crash
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,8 @@ const (
 	nodes   = 3
 	shards  = 8
 	dataDir = "/data" // of each node, in its own file system
+	// memTable is small, so that WAL files come and go.
+	memTable = 256 << 10
 )
 
 var clusterKey = []byte("0123456789abcdef0123456789abcdef")
@@ -32,7 +35,7 @@ var snapshots = worker.SnapshotPolicy{Entries: 150, Bytes: 32 << 10, KeepEntries
 // cluster is three nodes on crashable file systems and a gateway.
 type cluster struct {
 	disks    []*vfs.MemFS
-	power    sync.RWMutex
+	power    [nodes]sync.RWMutex // of each node's disk
 	endpoint string
 }
 
@@ -50,7 +53,7 @@ func start(t *testing.T, l *lies) *cluster {
 		c.disks = append(c.disks, fs)
 		n, err := host.Open(host.Config{Name: fmt.Sprintf("n%d", i+1), Region: "eu", Zone: fmt.Sprint("z", i+1), DataDir: dataDir,
 			Listen: addrs[i], Gossip: host.GossipConfig{Listen: addrs[nodes+i], Join: addrs[nodes : 2*nodes], Key: clusterKey},
-			Snapshots: snapshots, Store: logdisk.Options{FS: disk{fs, &c.power, l}, MemTableSize: 256 << 10},
+			Snapshots: snapshots, Store: logdisk.Options{FS: disk{fs, &c.power[i], l}, MemTableSize: memTable},
 			OnFatal: func(err error) { t.Errorf("node %d stopped: %v", i+1, err) }})
 		if err != nil {
 			t.Fatal(err)
@@ -87,4 +90,46 @@ func start(t *testing.T, l *lies) *cluster {
 		<-done
 	})
 	return c
+}
+
+// crashed is what the loss of power left, and what was known then.
+type crashed struct {
+	// disks are those after the crash; whole are those that lose nothing, if
+	// asked for.
+	disks, whole []*vfs.MemFS
+	// before is what clients had been told when the last disk had stopped;
+	// after, what they had asked for until all were cloned.
+	before, after map[*attempt]attempt
+}
+
+// crash takes the power from one disk after the other, in any order. A node
+// whose disk stands still acknowledges nothing that needs it, while the others
+// go on: whatever clients are told until the last one stops must survive.
+func (c *cluster) crash(rng *rand.Rand, r *record, percent int, whole bool) *crashed {
+	out := &crashed{}
+	apart := time.Duration(0) // at most, for each of them
+	if rng.IntN(2) == 0 {
+		apart = 5 * time.Millisecond
+	}
+	for k, i := range rng.Perm(nodes) {
+		if k > 0 && apart > 0 {
+			wait(time.Duration(rng.Int64N(int64(apart))))
+		}
+		c.power[i].Lock()
+	}
+	// The nodes still write, and answers to what was synced still arrive.
+	wait(time.Duration(rng.Int64N(int64(5 * time.Millisecond))))
+	out.before = r.copy()
+	for _, d := range c.disks {
+		out.disks = append(out.disks, d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}))
+		if whole {
+			out.whole = append(out.whole, d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rng}))
+		}
+	}
+	for i := range c.power {
+		c.power[i].Unlock()
+	}
+	out.after = r.copy()
+	r.prune(out.before)
+	return out
 }

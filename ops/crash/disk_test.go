@@ -9,18 +9,20 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// disk is a node's crashable disk. While power is held for writing, no sync
-// completes on any disk, so that what is cloned meanwhile is of one moment: no
-// node acknowledges anything that its clone lacks.
+// disk is a node's crashable disk. While its power is held for writing, no sync
+// completes on it: the node acknowledges nothing that a clone taken meanwhile
+// lacks.
 type disk struct {
 	vfs.FS
 	power *sync.RWMutex
 	lies  *lies
 }
 
-// lies make the syncs of files do nothing, once told to.
+// lies make the syncs of some files or folders do nothing, once told to, or
+// return before they have done it.
 type lies struct {
 	about func(path string) bool
+	late  bool
 	begun atomic.Bool
 }
 
@@ -28,7 +30,7 @@ func (d disk) file(path string, f vfs.File, err error) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return file{f, path, d}, nil
+	return file{f, path, d, new(sync.WaitGroup)}, nil
 }
 
 // Create implements vfs.FS.
@@ -55,44 +57,53 @@ func (d disk) OpenDir(name string) (vfs.File, error) {
 	return d.file(name, f, err)
 }
 
+// file's SyncTo is that of the memory file system, which does nothing: it need
+// not make anything durable.
 type file struct {
 	vfs.File
 	path string
 	disk disk
+	late *sync.WaitGroup // syncs that have returned, but are still to be done
 }
 
-// lied takes part in the power; the caller gives it back.
-func (f file) lied() bool {
-	// A sync takes its time, so that there is something to lose.
-	wait(rand.N(3 * time.Millisecond))
-	f.disk.power.RLock()
+// syncTime is how long a sync takes, so that there is something to lose: the
+// slower, the more gathers for the next one.
+func syncTime() time.Duration {
+	if rand.N(20) == 0 {
+		return rand.N(30 * time.Millisecond)
+	}
+	return rand.N(3 * time.Millisecond)
+}
+
+// sync carries a sync out in its time, or lies about it.
+func (f file) sync(do func() error) error {
 	l := f.disk.lies
-	return l != nil && l.begun.Load() && l.about(f.path)
+	lied := l != nil && l.begun.Load() && l.about(f.path)
+	switch {
+	case lied && l.late:
+		f.late.Go(func() { _ = f.inTime(do) })
+		return nil
+	case lied:
+		return f.inTime(func() error { return nil })
+	}
+	return f.inTime(do)
+}
+
+func (f file) inTime(do func() error) error {
+	wait(syncTime())
+	f.disk.power.RLock()
+	defer f.disk.power.RUnlock()
+	return do()
 }
 
 // Sync implements vfs.File.
-func (f file) Sync() error {
-	defer f.disk.power.RUnlock()
-	if f.lied() {
-		return nil
-	}
-	return f.File.Sync()
-}
+func (f file) Sync() error { return f.sync(f.File.Sync) }
 
 // SyncData implements vfs.File.
-func (f file) SyncData() error {
-	defer f.disk.power.RUnlock()
-	if f.lied() {
-		return nil
-	}
-	return f.File.SyncData()
-}
+func (f file) SyncData() error { return f.sync(f.File.SyncData) }
 
-// SyncTo implements vfs.File.
-func (f file) SyncTo(n int64) (bool, error) {
-	defer f.disk.power.RUnlock()
-	if f.lied() {
-		return true, nil
-	}
-	return f.File.SyncTo(n)
+// Close implements vfs.File.
+func (f file) Close() error {
+	f.late.Wait()
+	return f.File.Close()
 }

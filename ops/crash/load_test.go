@@ -95,6 +95,28 @@ func (r *record) copy() map[*attempt]attempt {
 	return out
 }
 
+// progress waits for more grants; warm: also until there are many.
+func (r *record) progress(ctx context.Context, warm bool, more int) error {
+	r.mu.Lock()
+	want := r.grants + more
+	r.mu.Unlock()
+	if warm {
+		want = max(want, 500)
+	}
+	for end := time.Now().Add(time.Minute); ; {
+		r.mu.Lock()
+		done := r.grants >= want
+		r.mu.Unlock()
+		if done || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the load stands still: fewer than %d grants within a minute", want)
+		}
+		wait(time.Millisecond)
+	}
+}
+
 // prune forgets what ended before a copy was made.
 func (r *record) prune(before map[*attempt]attempt) {
 	r.mu.Lock()

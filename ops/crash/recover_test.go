@@ -18,15 +18,15 @@ import (
 
 // recovered is what one node has after the crash.
 type recovered struct {
-	states  map[shard.ID]logstore.ReplicaState
-	folder  *snapshot.Folder
-	entries int // in all logs
+	node   worker.NodeID
+	states map[shard.ID]logstore.ReplicaState
+	folder *snapshot.Folder
 }
 
 // recoverNode opens what a crash left of a node's files, as the node would.
 func recoverNode(fs vfs.FS) (*recovered, error) {
 	var fatal error
-	s, err := logdisk.Open(logdisk.Options{Dir: filepath.Join(dataDir, "log"), FS: fs, MemTableSize: 256 << 10, OnFatal: func(err error) { fatal = err }})
+	s, err := logdisk.Open(logdisk.Options{Dir: filepath.Join(dataDir, "log"), FS: fs, MemTableSize: memTable, OnFatal: func(err error) { fatal = err }})
 	if err != nil {
 		return nil, err
 	}
@@ -41,30 +41,31 @@ func recoverNode(fs vfs.FS) (*recovered, error) {
 	if err := s.Close(); err != nil || fatal != nil {
 		return nil, fmt.Errorf("close: %v, %v", err, fatal)
 	}
-	r := &recovered{states: map[shard.ID]logstore.ReplicaState{}}
+	r := &recovered{node: worker.NodeID(id.NodeID), states: map[shard.ID]logstore.ReplicaState{}}
 	if r.folder, err = snapshot.Open(filepath.Join(dataDir, "snapshots"), fs); err != nil {
 		return nil, err
 	}
+	keep := map[string]bool{}
 	for _, st := range states {
 		r.states[st.Shard] = st
-		r.entries += len(st.Entries)
+		keep[st.Base.Snapshot] = true
 	}
-	return r, r.accepted(id.NodeID)
+	_, err = r.folder.Collect(keep)
+	return r, err
 }
 
-// accepted: the worker takes the replicas as they are.
-func (r *recovered) accepted(node uint64) error {
+// config is what the node's worker starts with.
+func (r *recovered) config() (worker.Config, error) {
+	cfg := worker.Config{Node: r.node, Snapshots: snapshots}
 	meta, err := r.meta()
 	if err != nil {
-		return err
+		return cfg, err
 	}
-	m := meta.Map()
-	cfg := worker.Config{Node: worker.NodeID(node)}
-	for _, s := range m.Shards {
-		i := slices.IndexFunc(s.Replicas, func(x *placementv1.Replica) bool { return x.Node == node })
+	for _, s := range meta.Map().Shards {
+		i := slices.IndexFunc(s.Replicas, func(x *placementv1.Replica) bool { return worker.NodeID(x.Node) == r.node })
 		st, ok := r.states[shard.ID(s.Id)]
 		if i < 0 || !ok {
-			return fmt.Errorf("shard %d: on the map %v, on disk %v", s.Id, i >= 0, ok)
+			return cfg, fmt.Errorf("shard %d: on the map %v, on disk %v", s.Id, i >= 0, ok)
 		}
 		rep := worker.Replica{Shard: st.Shard, Replica: s.Replicas[i].Id, State: st}
 		for _, p := range s.Replicas {
@@ -73,12 +74,11 @@ func (r *recovered) accepted(node uint64) error {
 		if s.Id == 0 {
 			rep.Meta = meta
 		} else if rep.Machine, err = r.machine(st.Shard); err != nil {
-			return err
+			return cfg, err
 		}
 		cfg.Replicas = append(cfg.Replicas, rep)
 	}
-	_, err = worker.New(cfg)
-	return err
+	return cfg, nil
 }
 
 func (r *recovered) meta() (*placement.Machine, error) {
