@@ -3,6 +3,7 @@ package crash
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -48,11 +49,18 @@ func start(t *testing.T, l *lies) *cluster {
 		t.Fatal(err)
 	}
 	c.endpoint = addrs[2*nodes]
+	events := &journal{}
+	t.Cleanup(func() { // after the nodes have stopped
+		if t.Failed() {
+			t.Logf("last events of the nodes:\n%s", events)
+		}
+	})
 	for i := range nodes {
 		fs := vfs.NewCrashableMem()
 		c.disks = append(c.disks, fs)
 		n, err := host.Open(host.Config{Name: fmt.Sprintf("n%d", i+1), Region: "eu", Zone: fmt.Sprint("z", i+1), DataDir: dataDir,
 			Listen: addrs[i], Gossip: host.GossipConfig{Listen: addrs[nodes+i], Join: addrs[nodes : 2*nodes], Key: clusterKey},
+			Logger:    slog.New(slog.NewTextHandler(events, nil)).With("node", i+1),
 			Snapshots: snapshots, Store: logdisk.Options{FS: disk{fs, &c.power[i], l}, MemTableSize: memTable},
 			OnFatal: func(err error) { t.Errorf("node %d stopped: %v", i+1, err) }})
 		if err != nil {
