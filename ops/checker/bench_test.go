@@ -1,7 +1,9 @@
 package checker
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/mortise-lock/mortise/ops/history"
 )
@@ -52,5 +54,32 @@ func TestManyReaders(t *testing.T) {
 	v := Check(events, Options{Stats: &st})
 	if len(v) != 2 || v[0].Check != "belief" || st.Beliefs != readers+2 {
 		t.Fatalf("%d violations: %v; %+v", len(v), v, st)
+	}
+}
+
+// TestManyDeaths: thousands of clients that die take no time that grows with
+// their square.
+func TestManyDeaths(t *testing.T) {
+	const clients = 30_000
+	var events []history.Event
+	for i := range clients {
+		session, name, call := fmt.Sprint("s", i), fmt.Sprint("lock", i%100), uint64(i+1)
+		for _, e := range []history.Event{
+			{Kind: history.SessionOpened, TTL: 1},
+			{Kind: history.Invoke, Op: history.Acquire},
+			{Kind: history.Return, Op: history.Acquire, Outcome: history.OK, Token: call},
+			{Kind: history.BeliefBegins, Token: call},
+			{Kind: history.ClientDied},
+		} {
+			e.At, e.Client, e.Session, e.Name, e.Call, e.Mode = history.Time(len(events)), i, session, name, call, history.Exclusive
+			events = append(events, e)
+		}
+	}
+	began := time.Now()
+	if v := Check(events, Options{FreeWithin: 5}); len(v) > 0 {
+		t.Fatal(v[0])
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("%d events took %v", len(events), took)
 	}
 }

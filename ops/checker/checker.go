@@ -15,8 +15,9 @@ type Options struct {
 	// Shards are those that must serve; nil: those in Applied events, but 0.
 	Shards []uint32
 	// FreeWithin: once nothing is broken, what a dead session held, and what is
-	// held for an acquire whose caller was not told "granted", is gone within its
-	// TTL and FreeWithin. It includes an election, the way of a cancel and the
+	// held for an acquire whose caller was not told "granted" or relies on it no
+	// more, is gone within its TTL and FreeWithin, and a waiter gets a lock that
+	// was free for as long. It includes an election, the way of a cancel and the
 	// longest lock-delay in use. 0: not checked.
 	FreeWithin history.Time
 	// ForgivePaused: the observer can't tell when the clock of a paused process
@@ -68,7 +69,8 @@ var Checks = map[string]string{
 	"held":      "From its grant until its owner lets it go a hold excludes others and is in every describe; afterwards in none.",
 	"order":     "Grants, ends of holds and describes of a lock have one order that fits real time and the rules of the modes.",
 	"fifo":      "Who asks after another was told that it waits is granted after it.",
-	"ghost":     "Nothing is held for an acquire that nobody made, that was not granted, or whose grant is not delivered.",
+	"ghost":     "Nothing is held for an acquire that nobody made, that was not granted, whose grant is not delivered, or on which nobody relies any more.",
+	"stuck":     "Once nothing is broken, a lock that nobody holds is granted to those who wait for it.",
 	"death":     "What a session held is free within its TTL and a bound after its death.",
 	"baseline":  "When all clients have gone nothing is left.",
 	"same-hash": "Replicas have equal states at equal indexes.",
@@ -97,6 +99,7 @@ func Check(events []history.Event, opts Options) []Violation {
 		x.tokens(l)
 		x.fifo(l)
 		x.ghosts(l)
+		x.stuck(l)
 		if len(x.found) == bad { // else the rest says the same in other words
 			x.held(l)
 		}

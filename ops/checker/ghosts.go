@@ -7,8 +7,8 @@ import (
 )
 
 // ghosts judges the holders that describes show: those that no acquire
-// returned with (orphans), those that none has returned with yet, and those of
-// the dead.
+// returned with (orphans), those that none has returned with yet, those on which
+// nobody relies any more, and those of the dead.
 func (x *index) ghosts(l *lock) {
 	var askers map[string][]*acquire // by session; all under ""
 	first := map[uint64]int{}        // the describe that showed a token first
@@ -28,6 +28,7 @@ func (x *index) ghosts(l *lock) {
 				continue
 			}
 			if a != nil && a.ret < d.invoke {
+				told[h.Token] = x.forsaken(l, d, a)
 				continue
 			}
 			seen, again := first[h.Token]
@@ -69,6 +70,29 @@ func (x *index) outlived(l *lock, d describe, h history.Holder, name string) boo
 	}
 	x.report("P4", "death", d.ret, []int{s.over, d.invoke, d.ret}, "lock %q: session %s of client %d was over at %s (%v), its TTL is %v, and nothing is broken since %v; but a describe from %s to %s still shows it as holder with token %d; its holds had to be free by %v",
 		l.name, name, s.client, x.at(s.over), x.ev[s.over].Kind, when(s.ttl), when(since), x.at(d.invoke), x.at(d.ret), h.Token, when(from+s.ttl+x.opts.FreeWithin))
+	return true
+}
+
+// forsaken: the client's library has to give back what its caller can't rely on
+// any more, because it was released or because its lease ran out meanwhile.
+func (x *index) forsaken(l *lock, d describe, a *acquire) bool {
+	since, ok := x.calm(d.invoke)
+	if !ok || x.opts.FreeWithin <= 0 || a.seq == 0 {
+		return false
+	}
+	end := a.ret // over before it began
+	if a.belief != nil {
+		end = a.belief.end
+	}
+	if end == none || end >= d.invoke {
+		return false
+	}
+	bound := max(since, x.ev[end].At, x.awake(a.client, d.invoke)) + x.ttl(a.session) + x.opts.FreeWithin
+	if x.ev[d.invoke].At <= bound {
+		return false
+	}
+	x.report("P6", "ghost", d.ret, []int{a.ret, end, d.invoke, d.ret}, "lock %q: a describe from %s to %s still shows the hold of %s with token %d, on which nobody relies since %s (%v); it had to be given back by %v",
+		l.name, x.at(d.invoke), x.at(d.ret), a.who(), a.token, x.at(end), x.ev[end].Kind, when(bound))
 	return true
 }
 

@@ -74,6 +74,7 @@ type index struct {
 	locks    map[string]*lock
 	order    []*lock // by first mention
 	sessions map[string]*session
+	clients  map[int][]*session
 	pauses   map[int][]pause
 	acquires map[uint64]*acquire
 	calls    map[uint64]int // Invoke of every operation
@@ -87,9 +88,10 @@ type quiet struct {
 }
 
 func newIndex(events []history.Event, opts Options) *index {
-	x := &index{ev: events, opts: opts, locks: map[string]*lock{}, sessions: map[string]*session{}, pauses: map[int][]pause{},
+	x := &index{ev: events, opts: opts, locks: map[string]*lock{}, sessions: map[string]*session{}, clients: map[int][]*session{}, pauses: map[int][]pause{},
 		acquires: map[uint64]*acquire{}, calls: map[uint64]int{}, quiet: []quiet{{0, 0}}}
 	believed := map[uint64]*belief{}
+	living := map[int][]*belief{} // by client, of which some may be over
 	returned := map[uint64]bool{}
 	var cancels []int
 	var releases []int
@@ -166,6 +168,7 @@ func newIndex(events []history.Event, opts Options) *index {
 			if a := x.acquires[e.Call]; a != nil {
 				a.belief = b
 			}
+			living[e.Client] = append(living[e.Client], b)
 			opts.Stats.Beliefs++
 		case history.BeliefEnds:
 			switch b := believed[e.Call]; {
@@ -183,12 +186,14 @@ func newIndex(events []history.Event, opts Options) *index {
 		case history.SessionOpened:
 			s := x.session(e.Session)
 			s.client, s.ttl = e.Client, e.TTL
+			x.clients[e.Client] = append(x.clients[e.Client], s)
 		case history.SessionOver:
 			if s := x.session(e.Session); s.over == none {
 				s.over = i
 			}
 		case history.ClientDied:
-			x.died(e.Client, i, believed)
+			x.died(e.Client, i, living[e.Client])
+			delete(living, e.Client)
 		case history.Forced:
 			if e.Name != "" {
 				l := x.lock(e.Name)
@@ -262,15 +267,16 @@ func (x *index) answered(a *acquire, i int) {
 	}
 }
 
-// died ends all that a client believes.
-func (x *index) died(client, i int, believed map[uint64]*belief) {
-	for _, s := range x.sessions {
-		if s.client == client && s.over == none {
+// died ends a client's sessions, and all that it believes.
+func (x *index) died(client, i int, living []*belief) {
+	for _, s := range x.clients[client] {
+		if s.over == none {
 			s.over = i
 		}
 	}
-	for _, b := range believed {
-		if b.client == client && b.end == none {
+	delete(x.clients, client)
+	for _, b := range living {
+		if b.end == none {
 			b.end = i
 		}
 	}

@@ -24,6 +24,11 @@ type service struct {
 	call   uint64
 	stores map[string]uint64
 	wants  map[uint64]*want // by call
+
+	// Bugs, for histories in which nobody dies, gives up or goes unanswered.
+	orderly  bool
+	forgets  bool // from a second on nothing waiting is granted any more
+	gripping bool // from a second on the clients' library gives nothing back
 }
 
 type modelLock struct {
@@ -95,7 +100,14 @@ func (s *service) record(e history.Event) {
 
 // randomHistory lets some clients work for a while.
 func randomHistory(seed uint64, length history.Time) []history.Event {
-	s := &service{r: rand.New(rand.NewPCG(seed, 1)), stores: map[string]uint64{}, wants: map[uint64]*want{}, token: 100}
+	return newService(seed).run(length)
+}
+
+func newService(seed uint64) *service {
+	return &service{r: rand.New(rand.NewPCG(seed, 1)), stores: map[string]uint64{}, wants: map[uint64]*want{}, token: 100}
+}
+
+func (s *service) run(length history.Time) []history.Event {
 	for i := range 1 + s.r.IntN(3) {
 		l := &modelLock{name: fmt.Sprint("lock", i)}
 		if s.r.IntN(3) == 0 {
@@ -130,8 +142,10 @@ func (s *service) work(u *user) {
 	l := s.names[s.r.IntN(len(s.names))]
 	switch s.r.IntN(16) {
 	case 0:
-		s.die(u)
-		return
+		if !s.orderly {
+			s.die(u)
+			return
+		}
 	case 1, 2, 3, 4, 5:
 		s.describe(u, l)
 	default:
@@ -189,7 +203,7 @@ func (s *service) describe(u *user, l *modelLock) {
 
 func (s *service) acquire(u *user, l *modelLock) {
 	s.call++
-	w := &want{u: u, l: l, call: s.call, mode: history.Exclusive, silent: s.r.IntN(30) == 0}
+	w := &want{u: u, l: l, call: s.call, mode: history.Exclusive, silent: s.r.IntN(30) == 0 && !s.orderly}
 	switch {
 	case l.counted:
 		w.mode, w.permits = history.Counted, 1+s.r.Uint32N(l.limit)
@@ -217,7 +231,7 @@ func (s *service) acquire(u *user, l *modelLock) {
 			s.after(s.travel(), func() { s.answer(w, history.Busy) })
 		}
 	})
-	if s.r.IntN(8) == 0 {
+	if s.r.IntN(8) == 0 && !s.orderly {
 		s.after(s.travel()*3, func() { s.cancel(w) })
 	}
 	if w.silent && s.r.IntN(2) == 0 {
@@ -246,7 +260,7 @@ func (s *service) free(w *want) bool {
 
 // grant serves the head of the queue as far as it fits.
 func (s *service) grant(l *modelLock) {
-	for len(l.queue) > 0 && s.free(l.queue[0]) {
+	for len(l.queue) > 0 && s.free(l.queue[0]) && !(s.forgets && s.now > 1000*ms) {
 		w := l.queue[0]
 		l.queue = l.queue[1:]
 		s.token += 1 + s.r.Uint64N(3)
@@ -302,6 +316,9 @@ func (s *service) write(w *want) {
 
 func (s *service) release(w *want) {
 	s.endBelief(w)
+	if s.gripping && s.now > 1000*ms {
+		return
+	}
 	s.call++
 	e := w.event(history.Invoke, history.Release)
 	e.Call, e.Token = s.call, w.token

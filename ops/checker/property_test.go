@@ -102,6 +102,34 @@ func TestMutations(t *testing.T) {
 	}
 }
 
+// TestBuggyServices: what only time shows is caught in all histories of a service
+// that has the bug, and in none of one without.
+func TestBuggyServices(t *testing.T) {
+	for _, b := range []struct {
+		name, check string
+		set         func(*service)
+	}{
+		{"none", "", func(*service) {}},
+		{"waiters are forgotten", "stuck", func(s *service) { s.forgets = true }},
+		{"nothing is given back", "ghost", func(s *service) { s.gripping = true }},
+	} {
+		t.Run(b.name, func(t *testing.T) {
+			for seed := range uint64(20) {
+				s := newService(seed)
+				s.orderly = true
+				b.set(s)
+				found := Check(s.run(5_000*ms), modelOptions)
+				if len(found) > 0 != (b.check != "") {
+					t.Fatalf("seed %d: %d violations: %v", seed, len(found), found)
+				}
+				if b.check != "" && !slices.ContainsFunc(found, func(v Violation) bool { return v.Check == b.check }) {
+					t.Fatalf("seed %d: want %q: %v", seed, b.check, found)
+				}
+			}
+		})
+	}
+}
+
 // some picks one of the events that fit; -1 if none does.
 func some(r *rand.Rand, events []history.Event, ok func(i int, e *history.Event) bool) int {
 	var list []int

@@ -133,7 +133,9 @@ type Event struct {
 	Of uint64
 	// Seq, in Waiting and in the Return of an acquire, is the identity under
 	// which the service knows the acquire: another one when the client's library
-	// asked anew, which gives the place in the queue up. 0: not known.
+	// asked anew, which gives the place in the queue up. 0: not known. It also
+	// says that there is such a library: one that sees an acquire through, and
+	// gives a hold back on which its caller can't rely any more.
 	Seq uint64
 
 	Session string
