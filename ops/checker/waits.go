@@ -42,7 +42,11 @@ func (x *index) stuck(l *lock) {
 			if min(f.to, to) <= since+bound {
 				continue
 			}
-			x.report("serve", "stuck", a.waiting, []int{a.invoke, a.waiting, a.ret},
+			at := len(x.ev) - 1
+			if a.ret != none {
+				at = a.ret
+			}
+			x.report("serve", "stuck", at, []int{a.invoke, a.waiting, a.ret},
 				"lock %q: %s was told at %s that it waits, and did so until %v at least; but since %v nothing is broken and nobody relies on a hold of the lock; it had to be granted by %v",
 				l.name, a.who(), x.at(a.waiting), when(min(f.to, to)), when(since), when(since+bound))
 			return
